@@ -4,7 +4,6 @@ The client: one connection, core NATS, and access to JetStream.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +24,7 @@ from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.log import beats, get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
+from jetsync._base.turn import is_inside
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection
 from jetsync._io.handles import list_of
@@ -176,19 +176,19 @@ class Client:
         open fast publishers commit, within the timeout. Open atomic batches are discarded.
         Consumptions are closed, and the server redelivers their buffered messages immediately.
 
-        A signal handler may call this. If the handler interrupted a read or write of this client,
-        the call returns immediately and the client closes when the handler has returned. If Ctrl-C
-        interrupts this call, the client closes without waiting any longer.
+        A signal handler may call this. If the handler interrupted a call of jetsync, this call
+        returns immediately, and another thread closes the client. If Ctrl-C interrupts this call,
+        the client closes without waiting any longer.
 
         Args:
             timeout: Maximum number of seconds. The default is 5.
         """
+        deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
+        if is_inside():
+            self._soon(self.close, deadline)
+            return
         try:
-            deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
-            # The server redelivers what consumptions hold that cannot be ended here.
-            consumptions: list[Any] = []
-            with contextlib.suppress(errors.CallInSignalHandlerError):
-                consumptions = self._end_consumptions()
+            consumptions = self._end_consumptions()
             connection = self._connection
             # No other thread waits for what follows.
             connection.begin_close()
@@ -201,6 +201,11 @@ class Client:
                 self._connection.abandon()
             raise
 
+    def _soon(self, end: Callable[..., object], deadline: Deadline) -> None:
+        """Call *end* in another thread, because this signal handler interrupted a call."""
+        session = self._connection.session
+        session.end_soon(lambda: end(timeout=deadline.remaining()), deadline)
+
     def drain(self, *, timeout: Seconds | None = None) -> None:
         """
         Unsubscribe, wait until all buffered messages have been taken, then close.
@@ -208,6 +213,9 @@ class Client:
         Consumptions are drained too: jetsync waits until your code has taken their buffered
         messages and their handlers have finished, and sends the acks. Then open publishers wait for
         their acks, open fast publishers commit, and open atomic batches are discarded.
+
+        A signal handler may call this. If the handler interrupted a call of jetsync, this call
+        returns immediately, and another thread drains the client.
 
         Args:
             timeout: Maximum number of seconds. The default is the option ``drain_timeout``. After
@@ -217,6 +225,9 @@ class Client:
         connection = self._connection
         connection.check()
         deadline = Deadline.after(connection.options.drain_timeout if timeout is None else timeout)
+        if is_inside():
+            self._soon(self.drain, deadline)
+            return
         with beats(_logger, "drain") as outcome:
             subscriptions = list_of(self._subscriptions)
             consumptions = list_of(self._connection.consumptions)
@@ -371,7 +382,7 @@ class Client:
         call only waits. So several threads that call it at the same time make one new connection.
 
         If the call raises DisconnectedError or is interrupted by Ctrl-C, the client continues to
-        reconnect. A signal handler may call this.
+        reconnect.
 
         Args:
             timeout: Seconds to wait. The default is the option ``request_timeout``. It should be
@@ -383,7 +394,7 @@ class Client:
             DisconnectedError: No server accepted the connection within the timeout.
             ConnectionClosedError: The client is closed, or gave up reconnecting.
             ConflictingUseError: The option ``max_reconnects`` is 0. The connection stays.
-            CallInSignalHandlerError: The handler interrupted a read or write of this client. The
+            CallInSignalHandlerError: This signal handler interrupted a call of jetsync. The
                 connection stays.
         """
         self._connection.reconnect(self._connection.deadline(timeout))

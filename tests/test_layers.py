@@ -63,7 +63,7 @@ IMPURE |= {"logging", "structlog", "random", "secrets"}
 """Modules that an engine must not use: I/O, clocks, threads, random numbers and logs."""
 
 IMPURE_OWN = {"jetsync._base.deadline", "jetsync._base.log", "jetsync._base.locks"}
-IMPURE_OWN |= {"jetsync._base.stop_signal"}
+IMPURE_OWN |= {"jetsync._base.stop_signal", "jetsync._base.turn"}
 """Modules that read the clock, write logs or block."""
 
 VALUES = {"options", "values", "_base", "events", "errors"}

@@ -33,7 +33,7 @@ FLAGS = {"Outbox": {"_sending"}, "Signal": {"_lock"}}
 
 HELD = "lock is held"
 
-MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:LongLock|\w+_lock|threading\.Lock)\(")
+MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:Turn|\w+_lock|threading\.Lock)\(")
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ def test_notes(each):
 
 DESIGN = PACKAGE.parent / "docs" / "design.md"
 
-NAMES = set(re.findall(r"^\| ([a-z]+ lock) \|", DESIGN.read_text("utf-8"), re.MULTILINE))
+NAMES = set(re.findall(r"^\| ([a-z]+ (?:lock|turn)) \|", DESIGN.read_text("utf-8"), re.MULTILINE))
 """The names of locks in the table of the design."""
 
 
@@ -140,7 +140,7 @@ def test_each_lock_has_its_name(each):
     """
     The notes give each lock of the class the name that it has in the design.
     """
-    names = dict(re.findall(r"[Tt]he ([a-z]+ lock), `+(\w+)`", each.notes))
+    names = dict(re.findall(r"[Tt]he ([a-z]+ (?:lock|turn)), `+(\w+)`", each.notes))
     attributes = {attribute: name for name, attribute in names.items()}
 
     assert each.locks <= attributes.keys()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
+from jetsync._base.turn import refuse_request
 from jetsync._io.outbox import LaneState
 from jetsync._proto.asking import LATE
 
@@ -83,7 +84,7 @@ def connected(context: Context, call: Callable[[Deadline], T], deadline: Deadlin
             # A forked child may connect, and then has another lane.
             context.connection.check()
             # In a signal handler: the loop cannot connect while a read is interrupted.
-            context.lane.prepare_wait()
+            refuse_request()
             context.lane.outbox.wait_open(deadline)
         try:
             return call(deadline)

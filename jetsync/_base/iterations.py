@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
+from jetsync._base.turn import is_inside
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConflictingUseError,
@@ -38,8 +39,10 @@ _ENTRY: Final = (None,)
 _OF_OTHERS: Final = (CallInSignalHandlerError, ConflictingUseError)
 
 
-def conflict(what: str) -> ConflictingUseError:
+def conflict(what: str) -> JetSyncError:
     """Return the error for a second call that takes from the same object."""
+    if is_inside():
+        return CallInSignalHandlerError()
     return ConflictingUseError(f"another call already takes the next item of this {what}")
 
 
@@ -118,8 +121,8 @@ class Iteration(Iterator[T]):
         Return the next item.
 
         Raises:
-            ConflictingUseError: Another thread waits for an item, or this is a signal handler that
-                interrupted such a call.
+            ConflictingUseError: Another thread waits for an item, or this is a hook of such a call.
+            CallInSignalHandlerError: This is a signal handler that interrupted a call of jetsync.
             HandleClosedError: An earlier call was interrupted, so items may be missing.
         """
         free = self._free

@@ -1,31 +1,17 @@
 """
-Locks that a signal handler may use.
+Locks and flags that a signal handler may use.
 
-Python runs a signal handler in the main thread, between two steps of the code that it interrupts.
-If that code holds a lock, no call of the handler may wait for it, because the interrupted code
-cannot release the lock before the handler returns. Nor may a call of the handler wait for another
-thread that waits for such a lock. Two kinds of locks make that certain:
+The holder of a *short lock* (:func:`short_lock`) waits for nothing. So a call may wait for one,
+unless its own thread holds it (:func:`refuse_reentry`). Whoever may wait while it uses a handle
+takes a turn instead: see :mod:`jetsync._base.turn`.
 
-- The holder of a *short lock* (:func:`short_lock`) waits for nothing. So a call may wait for one,
-  unless its own thread holds it (:func:`refuse_reentry`).
-- The holder of a *long lock* (:class:`LongLock`) may wait for short locks, for the connection and
-  for answers. So a call waits for one only if its own thread holds no short lock. Long locks have a
-  level, and their holders wait only for locks of a lower level.
-
-No code of jetsync breaks this order by itself, so a call that would break it was made by a signal
-handler or by a finalizer. It raises CallInSignalHandlerError.
-
-Ctrl-C may strike at any step of Python code. ``with`` and a lock of this module leave no step at
-which the lock is taken and would not be released. ``lock.acquire()`` followed by ``try`` has such a
-step. So have an ``__exit__`` in Python, a ``threading.Condition`` and, on Python 3.14, ``with`` and
-any lock of ``threading``. To take a lock without ``with``, use :func:`take`.
+``with`` and a lock of this module leave no step at which Ctrl-C leaves the lock held, unless the
+block raises. To take a lock without ``with``, use :func:`take`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
-import math
 import os
 import sys
 import threading
@@ -34,7 +20,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
-from jetsync.errors import CallInSignalHandlerError, WaitTimeoutError
+from jetsync.errors import CallInSignalHandlerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,11 +42,6 @@ def owner_check(lock: Any) -> Callable[[], bool]:
     return is_owned
 
 
-def held_here(lock: Any) -> bool:
-    """Return whether the calling thread holds *lock*, an ``RLock``."""
-    return bool(lock._is_owned())  # noqa: SLF001 - as in owner_check
-
-
 def refuse_reentry(lock: Any) -> None:
     """
     Raise CallInSignalHandlerError if the calling thread holds *lock*, an ``RLock``.
@@ -69,26 +50,8 @@ def refuse_reentry(lock: Any) -> None:
         raise CallInSignalHandlerError
 
 
-class Level(enum.IntEnum):
-    """
-    The order in which one thread may wait for locks: the highest first.
-    """
-
-    SHORT = 1
-    """Guards a few fields, or the socket."""
-
-    HANDLE = 2
-    """Guards a handle while it changes, writes and waits for answers. No plugin runs under it."""
-
-    TURN = 3
-    """Lets one thread at a time use a handle. Plugins, which use other handles, run under it."""
-
-
-# Arguments for one try to take a lock.
-_NO_WAIT: Final = (False,)
-
-# Weak references to the locks that a thread must not hold while it waits for a higher one.
-_locks: dict[Level, set[weakref.ref[Any]]] = {Level.SHORT: set(), Level.HANDLE: set()}
+# Weak references to the short locks of this process.
+_short_locks: set[weakref.ref[Any]] = set()
 
 
 def _forget_locks() -> None:
@@ -98,8 +61,7 @@ def _forget_locks() -> None:
     A thread of the child may get the identity of a thread of the parent, and would seem to hold
     the locks that this thread held.
     """
-    for known in _locks.values():
-        known.clear()
+    _short_locks.clear()
 
 
 if hasattr(os, "register_at_fork"):  # Not on Windows.
@@ -155,23 +117,18 @@ def flag_lock() -> threading.Lock:
 
 def short_lock() -> threading.RLock:
     """Return a lock whose holder must not wait for another lock, thread, or answer."""
-    lock, known = _new_rlock(), _locks[Level.SHORT]
-    known.add(weakref.ref(lock, known.discard))
+    lock = _new_rlock()
+    _short_locks.add(weakref.ref(lock, _short_locks.discard))
     return lock
 
 
-def refuse_deadlock(level: Level) -> None:
-    """
-    Raise CallInSignalHandlerError if the calling thread holds a lock below *level*.
-
-    Call this before you wait for a thread that may hold a lock of this level.
-    """
-    for each, references in _locks.items():
-        if each < level:
-            for reference in list(references):
-                lock = reference()
-                if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
-                    raise CallInSignalHandlerError
+def holds_short_lock() -> bool:
+    """Return whether the calling thread holds a short lock."""
+    for reference in list(_short_locks):
+        lock = reference()
+        if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
+            return True
+    return False
 
 
 def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
@@ -183,124 +140,6 @@ def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
     # Ctrl-C never strikes inside one call into C, so this call takes the lock and records that.
     taken.extend(map(lock.acquire, (True,), (seconds,)))
     return True in taken
-
-
-class LongLock:
-    """
-    A lock whose holder may wait. ``with`` waits for it without a limit.
-
-    Args:
-        level: The level of the lock; not ``SHORT``.
-        prepare_wait: Called before the lock is waited for. If its holder waits for answers, this
-            lets another thread read the socket.
-
-    Raises:
-        CallInSignalHandlerError: This is a signal handler. Its own thread holds the lock, or the
-            thread that holds it may wait for the interrupted call.
-    """
-
-    __slots__ = ("__exit__", "_level", "_prepare_wait", "_rlock", "held_here", "release")
-
-    __exit__: Callable[..., None]
-
-    def __init__(self, level: Level, prepare_wait: Callable[[], None] | None = None) -> None:
-        self._rlock = rlock = threading.RLock()
-        if level is Level.HANDLE:
-            known = _locks[level]
-            known.add(weakref.ref(rlock, known.discard))
-        # The lock's own methods, which are written in C: Ctrl-C may strike in a Python function.
-        self.__exit__ = rlock.__exit__
-        self.release: Callable[[], None] = rlock.release
-        self.held_here: Callable[[], bool] = rlock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as in owner_check
-        self._level = level
-        self._prepare_wait = prepare_wait
-
-    def __repr__(self) -> str:
-        return repr(self._rlock)
-
-    def enter(self, deadline: Deadline | None = None) -> bool:
-        """Take the lock, and return whether that succeeded within *deadline*."""
-        if self.held_here():
-            raise CallInSignalHandlerError
-        taken: list[bool] = []
-        try:
-            # As in `take`. Most locks are free, and then neither the order nor the time matters.
-            taken.extend(map(self._rlock.acquire, _NO_WAIT))
-            if True not in taken:
-                self._wait(taken, deadline)
-        except BaseException:
-            if True in taken:
-                self.release()
-            raise
-        return True in taken
-
-    __enter__ = enter
-
-    def take(self, taken: list[bool], deadline: Deadline | None) -> bool:
-        """
-        Take the lock, append whether that succeeded to *taken*, and return it, as :func:`take`.
-
-        None has no limit. The calling thread may hold the lock already.
-        """
-        taken.extend(map(self._rlock.acquire, _NO_WAIT))
-        if True not in taken:
-            self._wait(taken, deadline)
-        return True in taken
-
-    def _wait(self, taken: list[bool], deadline: Deadline | None) -> None:
-        seconds = math.inf if deadline is None else deadline.remaining()
-        if seconds:
-            refuse_deadlock(self._level)
-            if self._prepare_wait is not None:
-                self._prepare_wait()
-            until = time.monotonic() + seconds
-            # In slices, because a signal does not end the wait for a lock on Windows.
-            while not take(self._rlock, taken, min(seconds, SIGNAL_CHECK)):
-                seconds = until - time.monotonic()
-                if seconds <= 0.0:
-                    break
-
-
-class Locked:
-    """
-    Hold a long lock that was waited for within a deadline; a context manager.
-
-    Args:
-        lock: The lock.
-        deadline: How long to wait for it.
-        what: What the error says that the call waited for.
-
-    Raises:
-        WaitTimeoutError: Another thread held the lock until the deadline.
-        CallInSignalHandlerError: As for :class:`LongLock`.
-    """
-
-    __slots__ = ("__exit__", "_deadline", "_lock", "_what")
-
-    __exit__: Callable[..., None]
-
-    def __init__(
-        self, lock: LongLock, deadline: Deadline, what: str = "another call on the publisher"
-    ) -> None:
-        self.__exit__ = lock.__exit__
-        self._lock = lock
-        self._deadline = deadline
-        self._what = what
-
-    def __enter__(self) -> None:
-        lock = self._lock
-        if lock.held_here():
-            raise CallInSignalHandlerError
-        taken: list[bool] = []
-        try:
-            # Python 3.10 runs signal handlers after a call of a Python function, and after a jump,
-            # so both are in this block.
-            if not lock.take(taken, self._deadline):
-                raise WaitTimeoutError(self._what, self._deadline.total)
-        except BaseException:
-            if True in taken:
-                lock.release()
-            raise
 
 
 class Latch:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.log import get_logger
+from jetsync._base.turn import outside
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import InvalidHeaderError
 from jetsync.values.headers import MSG_ID, Headers, SharedHeaders
@@ -145,7 +146,7 @@ def observe(
     def run(*arguments: object) -> None:
         for plugin, function in steps:
             try:
-                function(*arguments)
+                outside(function, *arguments)
             except caught as exc:  # An observer must not stop the traffic.
                 faults.report(plugin, hook, exc)
 
@@ -166,7 +167,7 @@ def collect_headers(
         parts: list[Headers] = []
         for plugin, function in steps:
             with Blaming(plugin, hook):
-                given = function(operation)
+                given = outside(function, operation)
                 if given is None:
                     continue
                 own = SharedHeaders(given)
@@ -190,7 +191,7 @@ def first_delay(
     def run(operation: Operation, error: Exception, attempt: int) -> float | None:
         for plugin, function in steps:
             with Blaming(plugin, hook):
-                answer = function(operation, error, attempt)
+                answer = outside(function, operation, error, attempt)
                 if answer is not None:
                     return as_seconds(answer, hook)
         return None
@@ -219,7 +220,7 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
             generator = function(operation)
             try:
                 with Blaming(plugin, hook):
-                    if next(generator, entered) is entered:
+                    if outside(next, generator, entered) is entered:
                         raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
             except BaseException as error:
                 entered.leave(None, error)
@@ -285,9 +286,9 @@ def _finish(
     """
     try:
         if error is None:
-            generator.send(result)
+            outside(generator.send, result)
         else:
-            generator.throw(error)
+            outside(generator.throw, error)
     except StopIteration as stop:
         return stop.value
     except Exception as exc:

@@ -38,6 +38,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
+from jetsync._base.turn import refuse_request, waiting
 from jetsync._io import forks
 from jetsync._io.resolve import look_up
 from jetsync._io.wakeups import Signal
@@ -132,10 +133,11 @@ class Bridge:
         """
         if self.forked:
             raise errors.ForkedProcessError
+        refuse_request()
         call = _Call(function, args)
         try:
             self._begin_soon(call)
-            call.signal.wait(deadline.remaining())
+            waiting(call.signal.wait, deadline.remaining())
             if not call.is_over:
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
@@ -223,7 +225,10 @@ class Bridge:
         try:
             # Not the default loop: on Windows, that one cannot watch sockets (`add_reader`).
             factory = _new_uvloop if self._use_uvloop else asyncio.SelectorEventLoop
-            anyio.run(self._main, backend="asyncio", backend_options={"loop_factory": factory})
+            options = {"loop_factory": factory}
+            # The collector may call the application's finalizers in this thread, and a call that
+            # waited here would wait for itself.
+            waiting(lambda: anyio.run(self._main, backend="asyncio", backend_options=options))
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
             if self._portal is not None:
                 _log.error("bridge.failed", exc_info=error)

@@ -16,10 +16,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import Latch, Level, LongLock
+from jetsync._base.turn import Turn, outside, refuse_request
 from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
 from jetsync._io.requests import Request
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from jetsync import events
     from jetsync._base.deadline import Seconds
+    from jetsync._base.locks import Latch
     from jetsync._hooks.manager import Plugins
     from jetsync._io.handles import Writer
     from jetsync._io.lane import Lane
@@ -51,7 +52,7 @@ class Connection:
     The connection that all handles of a client use.
 
     Threads: any thread.
-    Locks: the fork lock of the process, in ``_fork_locks``, is held while the session is replaced.
+    Locks: the fork turn of the process, in ``_fork_turns``, is taken to replace the session.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
@@ -63,9 +64,8 @@ class Connection:
         self.stopping: bool = False
         # Whether the time after the signal is over. Messages that were not taken are given back.
         self.stopped: bool = False
-        # By process, because a thread that does not exist in a child may hold the parent's fork
-        # lock.
-        self._fork_locks: dict[int, LongLock] = {}
+        # By process, because a thread that does not exist in a child may have the parent's turn.
+        self._fork_turns: dict[int, Turn] = {}
         # The sessions of parent processes. Kept, because they share epoll objects with this one,
         # which would change if a copy of the loop was closed.
         self._inherited: list[Session] = []
@@ -110,7 +110,7 @@ class Connection:
         self.consumptions: weakref.WeakSet[Any] = session.handles.consumptions
         self.subscriptions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.writers: weakref.WeakSet[Writer] = session.handles.writers
-        # Last: until now, calls in a forked child wait for the fork lock.
+        # Last: until now, calls in a forked child wait for the fork turn.
         self.session: Session = session
 
     def close(self, timeout: float) -> None:
@@ -124,8 +124,6 @@ class Connection:
     def begin_close(self) -> None:
         """
         End all waits and refuse all calls, except for what :meth:`finish_writers` does.
-
-        Does nothing in a signal handler that has interrupted a read or a write of its own thread.
         """
         self.session.begin_close()
 
@@ -162,26 +160,31 @@ class Connection:
         """
         if self.options.after_fork == "error":
             raise errors.ForkedProcessError
-        with self._fork_locks.setdefault(os.getpid(), LongLock(Level.HANDLE)):
-            parent = self.session
-            if not parent.forked:
-                return parent  # Another thread has connected.
-            session = Session(self.options, self.plugins, parent)
-            # If this fails, the plugins belong to the next attempt.
-            session.ends_plugins = False
-            try:
-                if self.plugins.dispatcher is not None:
-                    self.plugins.dispatcher.after_fork()
-                self.stopping = self.stopped = False
-                self._open(session)
-                self._inherited.append(parent)
-                session.ends_plugins = True
-            except BaseException:
-                # After Ctrl-C the connection may exist already.
-                self._use(parent)
-                session.abandon()
-                raise
-            return session
+        turn = self._fork_turns.setdefault(os.getpid(), Turn("the connection of this process"))
+        # A handle of the parent may be in a turn of its own.
+        session: Session = outside(turn.run, FOREVER, self._replace_session)
+        return session
+
+    def _replace_session(self) -> Session:
+        parent = self.session
+        if not parent.forked:
+            return parent  # Another thread has connected.
+        session = Session(self.options, self.plugins, parent)
+        # If this fails, the plugins belong to the next attempt.
+        session.ends_plugins = False
+        try:
+            if self.plugins.dispatcher is not None:
+                self.plugins.dispatcher.after_fork()
+            self.stopping = self.stopped = False
+            self._open(session)
+            self._inherited.append(parent)
+            session.ends_plugins = True
+        except BaseException:
+            # After Ctrl-C the connection may exist already.
+            self._use(parent)
+            session.abandon()
+            raise
+        return session
 
     # What belongs to the session of this process.
 
@@ -255,7 +258,7 @@ class Connection:
         epoch = lane.epoch
         # Before the connection is dropped: the loop cannot replace it while a signal handler has
         # interrupted a read or a write.
-        lane.prepare_wait()
+        refuse_request()
         self.session.hasten()
         lane.outbox.drop_connection(epoch)
         lane.outbox.wait_open(deadline)
@@ -348,7 +351,7 @@ class Connection:
                 self.check_size(size)
             lane = session.lane
             # Before the write: the request must not be sent if its answer cannot be read.
-            lane.prepare_wait()
+            refuse_request()
             request = Request(session, subject, in_batch)
             try:
                 if header:

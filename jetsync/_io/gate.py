@@ -60,10 +60,6 @@ class Poller:
         with contextlib.suppress(OSError):
             self._waker.send(b"!")
 
-    def retire(self) -> None:
-        """End the wait that a signal handler has interrupted, and every later one."""
-        self._waker.close()
-
     def close(self) -> None:
         """Release the sockets, once no thread waits with them."""
         self._waker.close()
@@ -120,16 +116,6 @@ class ReadGate:
             # What the reading thread waits with.
             self.poller = Poller(sock)
         loop.add_reader(self._loop_fd, on_readable)
-
-    def replace_poller(self) -> None:
-        """
-        End the wait that a signal handler has interrupted in this thread, and make a new poller.
-
-        The old one is in use until the handler has returned. The thread that waits with it closes
-        it then, because its file descriptors must not be reused earlier.
-        """
-        self.poller.retire()
-        self.poller = Poller(self.sock)
 
     def unwatch(self) -> None:
         """Stop notifying the loop; the read lock is held."""

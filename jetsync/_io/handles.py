@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from jetsync._base.log import get_logger
-from jetsync.errors import CallInSignalHandlerError
+from jetsync.errors import CallInSignalHandlerError, ConflictingUseError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -62,7 +62,7 @@ class OpenHandles:
         """Wake the calls of publishers and batches, because the client begins to close."""
         for writer in list_of(self.writers):
             # The caller may be a signal handler that has interrupted a call of this writer.
-            with contextlib.suppress(CallInSignalHandlerError):
+            with contextlib.suppress(CallInSignalHandlerError, ConflictingUseError):
                 writer.begin_finish()
 
     def finish(self, deadline: Deadline) -> list[str]:

@@ -62,7 +62,7 @@ class Lane:
     All reads and writes of one session. The lane survives reconnects.
 
     ``write``, ``post``, ``post_nowait`` and ``ack`` are methods of its :class:`Outbox`;
-    ``prepare_wait`` and ``wait`` are those of its :class:`Reader`.
+    ``wait`` is that of its :class:`Reader`.
 
     Threads: any thread; the methods below "The life of a connection", only the loop thread.
     Locks: none of its own. The read lock protects the splitter and the delivery of frames, and the
@@ -91,7 +91,6 @@ class Lane:
         self.post: Final = self.outbox.post
         self.post_nowait: Final = self.outbox.post_nowait
         self.ack: Final = self.outbox.ack
-        self.prepare_wait: Final = self.reader.prepare_wait
         self.wait: Final = self.reader.wait
         self._splitter = frames.Splitter(self.subscriptions.boxes)
         self._strays = 0

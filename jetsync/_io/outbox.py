@@ -28,6 +28,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import flag_lock, owner_check, short_lock, take
+from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
 from jetsync._io.wakeups import Notifier
 from jetsync._proto import frames
@@ -222,7 +223,7 @@ class Outbox:
                     return self.epoch
                 self._raise_if_gone(epoch, while_closing=while_closing)
                 changed = self._changed.listen()
-            if not changed.wait(deadline.remaining()) and deadline.expired():
+            if not waiting(changed.wait, deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN or self.epoch in self._dropped:
                     raise errors.DisconnectedError(

@@ -7,10 +7,8 @@ awaited one. If several threads wait for replies, the loop reads for all of them
 one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for the same
 bytes.
 
-Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
-that thread only waits for the socket, the handler takes the reading over
-(:meth:`Reader.prepare_wait`). Afterwards the interrupted call tries to read again. If the thread is
-processing frames, the handler gets CallInSignalHandlerError.
+A signal handler that interrupts a wait cannot wait for another answer: see
+:mod:`jetsync._base.turn`.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.locks import owner_check, take
+from jetsync._base.turn import waiting
 from jetsync._io.gate import ReadGate
 from jetsync._io.outbox import WOULD_BLOCK, break_connection
 from jetsync._io.replies import Waiter
@@ -56,8 +55,8 @@ class Reader:
     Reads the socket of a lane, in the thread that waits or in the loop thread.
 
     Threads: any thread; ``attach``, ``detach`` and ``stop_watching``, only the loop thread.
-    Locks: the read lock, ``_read_lock``, protects a read with its delivery, ``_leading`` and the
-    gate's ``watched``.
+    Locks: the read lock, ``_read_lock``, protects a read with its delivery, and the gate's
+    ``watched``.
 
     Args:
         loop: The event loop of the connection.
@@ -76,10 +75,6 @@ class Reader:
         self._deliver = deliver
         self._gate: ReadGate | None = None
         self._own_lock()
-        # The reading thread's gate, and the list that records whether it holds the read lock.
-        self._leading: tuple[ReadGate, list[bool | None]] | None = None
-        # Whether the reading thread has received bytes that it has not delivered yet.
-        self._delivering = False
         # A gate whose reader was interrupted before it checked for waiting threads.
         self._unchecked: ReadGate | None = None
         # The receivers of threads that wait while another thread reads.
@@ -105,13 +100,20 @@ class Reader:
         interrupts the wait.
 
         Raises:
-            CallInSignalHandlerError: See :meth:`prepare_wait`.
+            CallInSignalHandlerError: This signal handler interrupted a wait or a write.
         """
-        if self.reads_here() or self._outbox.writes_here() or self._unchecked is not None:
-            self.prepare_wait()
         outbox = self._outbox
+        if outbox.writes_here():
+            raise CallInSignalHandlerError
+        # Read once, because the thread that reads may clear it meanwhile.
+        unchecked = self._unchecked
+        if unchecked is not None:
+            self._serve_followers(unchecked)
         if outbox.acks or outbox.posted:
             outbox.flush_posted()
+        return waiting(self._wait, receiver, deadline, until)
+
+    def _wait(self, receiver: Waiter | Mailbox, deadline: Deadline, until: float | None) -> bool:
         followers, requests = self._followers, self._requests
         while not receiver.ready:
             remaining = deadline.remaining()
@@ -146,7 +148,7 @@ class Reader:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
-                self._lead(gate, receiver, deadline, until, taken)
+                self._lead(gate, receiver, deadline, until)
                 self._stop_leading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
@@ -165,31 +167,20 @@ class Reader:
         receiver: Waiter | Mailbox,
         deadline: Deadline,
         until: float | None,
-        taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
         assert self.reads_here()
         gate.led = True
         if gate.watched:
             gate.unwatch()
-        poller = gate.poller
-        # From here until the loop watches again, a signal handler may take over the reading. It
-        # records that in `taken`.
-        self._leading = gate, taken
-        try:
-            while not receiver.ready and not gate.over and taken == [True]:
-                remaining = deadline.remaining()
-                if until is not None:
-                    remaining = min(remaining, until - time.monotonic())
-                if remaining <= 0.0:
-                    return
-                if poller.wait(remaining) and taken == [True]:
-                    self._read(gate)
-        finally:
-            if taken == [True]:
-                self._leading = None
-            if poller is not gate.poller:
-                poller.close()
+        while not receiver.ready and not gate.over:
+            remaining = deadline.remaining()
+            if until is not None:
+                remaining = min(remaining, until - time.monotonic())
+            if remaining <= 0.0:
+                return
+            if gate.poller.wait(remaining):
+                self._read(gate)
 
     def _stop_leading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
@@ -201,7 +192,6 @@ class Reader:
         waits again soon.
         """
         if taken == [True]:
-            self._leading = None
             if self._followers:
                 gate.watch()
             self._unchecked = gate
@@ -245,36 +235,6 @@ class Reader:
             if True in taken:
                 self._read_lock.release()
 
-    def prepare_wait(self) -> None:
-        """
-        Take over the reading if this signal handler interrupted a call that reads the socket.
-
-        Call this before you send a request and wait for its answer.
-
-        Raises:
-            CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
-                Other threads cannot write either, so the handler must not wait for them.
-        """
-        if self.reads_here() or self._outbox.writes_here():
-            if self._leading is None or self.is_busy_here():
-                raise CallInSignalHandlerError
-            gate, taken = self._leading
-            gate.replace_poller()
-            self._stop_leading(gate, taken)
-            return
-        # Read once, because the thread that reads may clear it meanwhile.
-        unchecked = self._unchecked
-        if unchecked is not None:
-            self._serve_followers(unchecked)
-
-    def is_busy_here(self) -> bool:
-        """
-        Return whether a signal handler has interrupted a read or a write of its own thread.
-        """
-        return self._outbox.writes_here() or (
-            self.reads_here() and (self._delivering or self._leading is None)
-        )
-
     def wake_reader(self) -> None:
         """Make the reading thread check its receiver again; any thread."""
         gate = self._gate
@@ -296,9 +256,6 @@ class Reader:
         """Read once and deliver all whole frames; the calling thread holds the read lock."""
         sock = gate.sock
         try:
-            self._delivering = True
-            if not self.reads_here():
-                return  # A signal handler has taken over the reading at the last moment.
             try:
                 if isinstance(sock, ssl.SSLSocket):
                     data = self._receive_tls(sock)
@@ -319,8 +276,6 @@ class Reader:
             # repeat them.
             break_connection(sock)
             raise
-        finally:
-            self._delivering = False
 
     def _receive_tls(self, sock: ssl.SSLSocket) -> bytes:
         # Two threads must not use a TLS object at once, even if one reads and the other writes.
@@ -372,6 +327,5 @@ class Reader:
         """Leave the socket to the parent process. Takes no lock."""
         # Kept alive, because its epoll object is shared with the parent.
         self._inherited = self._gate
-        self._gate = self._leading = None
-        self._delivering = False
+        self._gate = None
         self._own_lock()

@@ -10,6 +10,7 @@ that the application drops is collected, and then closed.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import secrets
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors, events
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import Latch, Level, LongLock
+from jetsync._base.locks import Latch
 from jetsync._base.log import beats, get_logger
+from jetsync._base.turn import Turn, refuse_request
 from jetsync._io.bridge import Bridge
 from jetsync._io.handles import OpenHandles
 from jetsync._io.nats_seam import NatsConnection
@@ -55,8 +57,8 @@ class Session:
     One thread with one lane, and the :class:`Observer` of its connections.
 
     Threads: any thread; methods that begin with ``on_``, only the loop thread.
-    Locks: the close lock, ``_close_lock``, lets one thread at a time close; the rest is set by the
-    loop, or once.
+    Locks: the close turn, ``_closing_turn``, lets one thread at a time close; the loop sets the
+    rest, or it is set once.
     """
 
     def __init__(
@@ -86,9 +88,13 @@ class Session:
         self._probe = Probe(options)
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
-        self._close_lock = LongLock(Level.TURN)
+        self._closing_turn = Turn("another call that closes the client")
         # How many of the `-ERR` lines that were read have been handled.
         self._errors_handled = 0
+        # Set at the end of a close or drain that a signal handler asked for, with its deadline.
+        self._ending: tuple[Latch, Deadline] | None = None
+        # Whether the interpreter exits.
+        self._is_exiting = False
         # Whether the end is not reported, because the interpreter exits or the client was dropped.
         self._is_silent = False
         # Whether a call has ended the thread, or is ending it. If not, dropping the client does.
@@ -141,38 +147,24 @@ class Session:
         """
         Send outstanding data within *timeout* seconds, close the connection and end all waits.
 
-        Can be called repeatedly. If a signal handler calls this while its own thread was reading or
-        writing, the loop does the work and this returns at once.
+        Can be called repeatedly.
         """
-        if self.forked or self._close_lock.held_here():
-            # A signal handler has interrupted close(), which continues afterwards.
-            return
-        if self.lane.reader.is_busy_here():
-            self.abandon(timeout)
+        if self.forked:
             return
         deadline = Deadline.after(timeout)
-        taken: list[bool] = []
-        try:
-            # In a signal handler, another thread that is closing may wait for the interrupted call.
-            with contextlib.suppress(errors.CallInSignalHandlerError):
-                # That thread may also wait for an answer, which the interrupted call would read.
-                self.lane.prepare_wait()
-                self._close_lock.take(taken, deadline)
-            # If the close lock is not free in time, another thread is still closing.
-            if True in taken and not self._is_closed:
-                self._close(deadline)
-        finally:
-            if True in taken:
-                self._close_lock.release()
+        # If the turn is not free in time, another thread is still closing.
+        with contextlib.suppress(errors.WaitTimeoutError):
+            self._closing_turn.run(deadline, self._close, deadline)
         self._plugins.close(max(deadline.remaining(), 0.1))
 
     def _close(self, deadline: Deadline) -> None:
         """
         Send outstanding data, report the end, and end the connection and the thread.
 
-        The close lock is held.
+        Does nothing if another thread has done that.
         """
-        assert self._close_lock.held_here()
+        if self._is_closed:
+            return
         try:
             if self.lane.outbox.can_send:
                 self.flush(deadline, while_closing=True)
@@ -235,13 +227,36 @@ class Session:
             if self.ends_plugins:
                 self._plugins.close(0.0)
 
+    def end_soon(self, end: Callable[[], object], deadline: Deadline) -> None:
+        """
+        Call *end* in another thread, because this signal handler interrupted a call of jetsync.
+
+        If the interpreter exits, it ends the session instead.
+        """
+        over = Latch()
+
+        def run() -> None:
+            try:
+                end()
+            except errors.JetSyncError as error:
+                _logger.warning("closed", reason=str(error))
+            finally:
+                over.set()
+
+        if self._is_exiting:
+            return
+        self._ending = over, deadline
+        try:
+            # Not `threading.Thread`: the interrupted code may hold a lock that its `start` takes.
+            _thread.start_new_thread(run, ())
+        except RuntimeError:
+            self._ending = None
+
     def begin_close(self) -> None:
         """
         End all waits and refuse all calls, except for what publishers do to finish.
-
-        Does nothing in a signal handler that has interrupted a read or a write of its own thread.
         """
-        if self.forked or self.lane.reader.is_busy_here():
+        if self.forked:
             return
         self.lane.begin_close(translate_closed(None))
         self.closing.set()
@@ -254,8 +269,14 @@ class Session:
         Unlike :meth:`close`, this does not end waits. The waiting threads are daemons, and the
         interpreter would print their errors.
         """
+        self._is_exiting = True
         if self._is_silent:
             return  # The loop is closing it.
+        if self._ending is not None:
+            over, until = self._ending
+            over.wait(until.remaining())
+        if self._is_closed:
+            return
         deadline = Deadline.after(timeout)
         # A quarter of the time is left for closing the connection.
         for report in self.handles.finish(deadline.at_most(timeout * 0.75)):
@@ -304,7 +325,8 @@ class Session:
         Works while the client closes only if *while_closing* is true.
         """
         lane = self.lane
-        lane.prepare_wait()
+        # Before the write: nothing is sent whose answer cannot be read.
+        refuse_request()
         start = time.perf_counter()
         pong = Waiter(b"PING")
         lane.write(PING, deadline, pong=pong, while_closing=while_closing)

@@ -16,6 +16,7 @@ from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import outside, refuse_request
 from jetsync._io.mailbox import Listener
 from jetsync._proto import frames
 from jetsync._proto.answers import Gathering
@@ -61,8 +62,8 @@ class Answers:
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes an answer holds the turn lock of `_reading`, which protects the
-    # engine. Only `close` changes it without the lock, in one step.
+    # Locks: the thread that takes an answer has the turn of `_reading`, which protects the
+    # engine. Only `close` changes it outside the turn, in one step.
 
     __reduce__ = refuse_copy
 
@@ -88,7 +89,7 @@ class Answers:
         inbox = connection.new_inbox().encode()
         request = frames.message(target, inbox, header, payload)
         # Before the write: the request must not be sent if its answers cannot be read.
-        lane.prepare_wait()
+        refuse_request()
         self._reading = Reading("request", connection)
         self._engine = engine = Gathering(deadline.at, stall, max_messages)
         self._reports = DropReports(connection, subject)
@@ -100,8 +101,6 @@ class Answers:
             collect_denials=True,
         )
         box.find_messages = functools.partial(_unanswered, target, box.frames, engine)
-        # Whether a call takes an answer. It stays set if Ctrl-C interrupts the call.
-        self._is_taking = False
         self._listener = listener = Listener(lane, box)
         self._dropped = when_dropped(
             self, "request", _forget, connection.refusals, target, engine, listener
@@ -131,14 +130,17 @@ class Answers:
 
     def __next__(self) -> Message:
         me = threading.get_ident()
-        with self._reading.turn(FOREVER):
-            message = self._reading.held.get(me)
-            if message is None or self._engine.reason == "closed":
-                message = self._take_or_end(me)
+        message = self._reading.run(FOREVER, self._take_held, me)
         if message is None:
             raise StopIteration
         # Ctrl-C strikes only at calls, so not between here and the caller.
         self._reading.held[me] = None
+        return message
+
+    def _take_held(self, me: int) -> Message | None:
+        message: Message | None = self._reading.held.get(me)
+        if message is None or self._engine.reason == "closed":
+            message = self._take_or_end(me)
         return message
 
     def _take_or_end(self, me: int) -> Message | None:
@@ -148,7 +150,7 @@ class Answers:
         except Exception as error:
             passes = isinstance(error, (errors.CallInSignalHandlerError, errors.SlowConsumerError))
             # An error of `until` may be of the same kind.
-            if self._is_taking or not passes:
+            if self._reading.turn.unfinished or not passes:
                 self._end()
             raise
 
@@ -194,8 +196,9 @@ class Answers:
         _forget(self._connection.refusals, self._target, self._engine, self._listener)
 
     def _take(self, me: int) -> Message | None:
-        """Hold and return the next answer; None at the end. The turn lock is held."""
+        """Hold and return the next answer; None at the end. In the turn."""
         box, engine, over = self._box, self._engine, self._reading.over
+        turn = self._reading.turn
         now = time.monotonic()
         limit = engine.wait(now)
         if limit <= now:
@@ -203,12 +206,13 @@ class Answers:
             engine.silent()
             self._stop_listening()
         while not over.is_set():
-            if self._is_taking:
+            if turn.unfinished:
                 raise errors.HandleClosedError("request", reason=INTERRUPTED)
             if box.slow and (dropped := box.take_dropped()):
                 self._reports.emit(dropped)
                 raise errors.SlowConsumerError(self.subject, dropped, is_request=True)
-            self._is_taking = True
+            # Not `Turn.step`: an answer is also lost if `until` raises an error of jetsync.
+            turn.unfinished = True
             taken: dict[int, Frame] = {}
             with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
                 box.take(taken, me)
@@ -217,7 +221,7 @@ class Answers:
             self._reading.held[me] = message
             if engine.reason is not None:
                 self._end()
-            self._is_taking = False
+            turn.unfinished = False
             if message is not None or engine.reason is not None:
                 return message
             if engine.ending is not None:
@@ -234,7 +238,7 @@ class Answers:
             self._engine.settle()
             raise errors.NoRespondersError(self.subject)
         message = Message(*frame, self._connection)
-        if self._until is not None and self._until(message):
+        if self._until is not None and outside(self._until, message):
             self._engine.found_sentinel()
             return None
         self._engine.answered()

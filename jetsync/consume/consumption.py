@@ -262,8 +262,8 @@ class Consumption(TakingStorage):
             timeout: Seconds to wait. Default: no limit.
 
         Raises:
-            ConflictingUseError: The caller is the handler, or a signal handler that interrupted a
-                call for a message. Such a caller would wait for itself.
+            ConflictingUseError: The caller is the handler, which would wait for itself.
+            CallInSignalHandlerError: This signal handler interrupted a call of jetsync.
         """
         if _extra:
             refuse_position(Consumption.wait)

@@ -6,7 +6,7 @@ socket and sends the pulls that are due, until there is a message. Other threads
 stop. A thread that takes a message and finds the buffer low drives once, to send the next pull.
 
 Invariants
-- Only the thread that holds the turn lock drives. Messages are taken from the buffer without
+- Only the thread that holds the reading turn drives. Messages are taken from the buffer without
   any lock.
 - A driving thread waits only in :meth:`ConsumptionCore._wait`.
 - If a signal handler interrupts a thread that drives or waits, the handler's call for a message is
@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._base.deadline import FOREVER, NO_WAIT, Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.iterations import one_by_one
-from jetsync._base.locks import Latch, Locked
+from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
+from jetsync._base.turn import waiting
 from jetsync._hooks.errors import PluginError
 from jetsync._io.outbox import LaneState
 from jetsync._proto.push import PushOptions
@@ -68,10 +68,10 @@ class ConsumptionCore:
     Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer.
 
     Threads: any, and signal handlers.
-    Locks: the turn lock, ``reading.turn_lock``, protects the feed and the engine. The pool lock of
-    the handlers protects the engine's count of parked messages. Taking a message from the buffer
-    needs no lock, and neither does setting ``closing`` or ending the engine, because each is one
-    step.
+    Locks: the reading turn, ``reading.turn``, protects the feed and the engine. The pool lock of
+    the handlers protects the engine's counts of parked and handled messages. Taking a message from
+    the buffer needs no lock, and neither does setting ``closing`` or ending the engine, because
+    each is one step.
 
     Args:
         target: The consumer.
@@ -114,14 +114,11 @@ class ConsumptionCore:
         self.is_open: bool = True
         # How often the connection was lost.
         self.losses: int = 0
-        # Whether a thread receives and sends; still set after an exception of a signal handler.
-        self._inside = False
         # Whether nothing can be sent at the moment.
         self._blocked = False
         # Whether messages were in the buffer when the driving thread decided what is due.
         self._had_messages = False
-        # Its turn lock is held by the thread that drives. Its takers are the threads that drive, or
-        # wait for the driving thread, until there is a message.
+        # The thread that drives has its turn.
         self.reading: Final = Reading("consumption", connection)
         # Whether messages that were not taken are given back.
         self.closing: bool = False
@@ -178,13 +175,10 @@ class ConsumptionCore:
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise errors.ConflictingUseError("a handler cannot wait for itself to return")
-            if not self.pool.done.is_set():
-                self.reading.prepare_wait()
-            return self.pool.done.wait(until.remaining())
+            return self.reading.wait(self.pool.done, until.remaining())
         while not self.closed and not until.expired():
-            self.reading.prepare_wait()
             # Polled, because there may be no thread that takes messages and notices the end.
-            self.reading.over.wait(min(until.remaining(), END_POLL))
+            self.reading.wait(self.reading.over, min(until.remaining(), END_POLL))
         return self.closed
 
     def wait_until_taken(self, deadline: Deadline) -> bool:
@@ -205,7 +199,7 @@ class ConsumptionCore:
         client waits at most :data:`CLOSING_WAIT` for all its consumptions together.
         """
         if self.pool is None and self.engine.admitted:
-            self.end_seen.wait(deadline.remaining())
+            waiting(self.end_seen.wait, deadline.remaining())
 
     def end_with_client(self) -> None:
         """End it because its client is being closed; threads in ``next`` get that as the error."""
@@ -217,7 +211,7 @@ class ConsumptionCore:
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until the driving thread has ended it, unless that is this thread."""
         if not self.reading.is_taking_here():
-            self.reading.over.wait(deadline.remaining())
+            waiting(self.reading.over.wait, deadline.remaining())
 
     def after_fork(self) -> None:
         """
@@ -278,52 +272,39 @@ class ConsumptionCore:
 
         Drives if no other thread does.
         """
-        reading, buffer, me = self.reading, self.buffer, threading.get_ident()
-        reading.check()
+        reading, buffer = self.reading, self.buffer
         until = FOREVER if deadline is None else deadline
-        try:
-            reading.takers.add(me)
-            while not buffer:
-                if reading.over.is_set():
-                    self.end_seen.set()
-                    return False
-                try:
-                    with Locked(reading.turn_lock, until, "another call on the consumption"):
-                        self._drive_until(until)
-                except errors.WaitTimeoutError:
-                    pass
-                finally:
-                    # Another call may have asked for the end when this thread was about to stop.
-                    if self.is_open and self.engine.draining:
-                        self.refill()
-                if not buffer and until.expired() and not reading.over.is_set():
-                    return False
-        finally:
-            reading.takers.discard(me)
+        reading.check()
+        while not buffer:
+            if reading.over.is_set():
+                self.end_seen.set()
+                return False
+            try:
+                reading.turn.run(until, self._drive_until, until)
+            except errors.WaitTimeoutError:
+                pass
+            finally:
+                # Another call may have asked for the end when this thread was about to stop.
+                if self.is_open and self.engine.draining:
+                    self.refill()
+            if not buffer and until.expired() and not reading.over.is_set():
+                return False
         return True
 
     def refill(self) -> bool:
         """Drive once, unless another thread drives; return whether this call did."""
-        lock = self.reading.turn_lock
-        if lock.held_here():
-            # In a signal handler or a plugin. The interrupted call drives when it is back.
+        # In a signal handler or a plugin, the interrupted call drives when it is back.
+        if not self.reading.turn.attempt(self._drive_once):
             return False
-        taken: list[bool] = []
-        try:
-            # Without `Locked`: threads that share a buffer often find that another one drives, and
-            # an error costs more than to take a message.
-            if not lock.take(taken, NO_WAIT):
-                return False
-            self.engine.back(time.monotonic())
-            self._drive()
-            self.engine.leave(time.monotonic())
-        finally:
-            if True in taken:
-                lock.release()
         # As in `wait_for_frame`.
         if self.is_open and self.engine.draining:
             self.refill()
         return True
+
+    def _drive_once(self) -> None:
+        self.engine.back(time.monotonic())
+        self._drive()
+        self.engine.leave(time.monotonic())
 
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
@@ -350,18 +331,18 @@ class ConsumptionCore:
             self._lane.interrupt(self.feed.box)
 
     def _drive(self) -> None:
-        """Do what is due; the turn lock is held."""
+        """Do what is due, in the turn."""
         engine = self.engine
         self._had_messages = bool(self.buffer)
-        if self._inside:
+        turn = self.reading.turn
+        if turn.unfinished:
             engine.fail(errors.ConsumptionClosedError(reason=INTERRUPTED))
+            turn.unfinished = False
         try:
             if self.is_open and not self.closing:
-                self._inside = True
-                self._step()
+                turn.step(self._step)
         except errors.JetSyncError as error:  # Of a plugin. Pulling cannot continue after it.
             engine.fail(error)
-        self._inside = False
         if self.is_open and (self.closing or engine.is_ending):
             self._end_feed()
         elif self.closing and self.buffer:

@@ -27,6 +27,7 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, ListIteration, conflict
 from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
@@ -112,6 +113,8 @@ class Fetch:
         name: str = "fetch",
         epoch: int | None = None,
     ) -> None:
+        # Before the pull: a signal handler that cannot wait for messages asks for none.
+        refuse_request()
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
         lane = target.lane

@@ -209,7 +209,7 @@ class HandlerPool:
         """Wait until the buffer has a message; return False at the end."""
         core, me = self._core, threading.get_ident()
         core.engine.note_idle(me)
-        if core.reading.takers:
+        if len(core.engine.busy) < len(self._workers) - 1:
             # Another thread may be in a long wait. Otherwise this one sends the pull that is due.
             core.wake_if_low()
         found = core.wait_for_frame(None)

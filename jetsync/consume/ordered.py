@@ -28,8 +28,8 @@ from jetsync._base.dropped import disown
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
-from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import Turn
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
@@ -165,15 +165,15 @@ class OrderedConsumer:
     """
 
     # Threads: any.
-    # Locks: the use lock, `_use_lock`, is held while a use begins, and protects `_user`. After
-    # that, only the open use changes the source.
+    # Locks: the use turn, `_turn`, lets one use at a time begin, and protects `_user`. After that,
+    # only the open use changes the source.
 
     __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
-        # Held while a use begins.
-        self._use_lock = LongLock(Level.TURN, source.context.lane.prepare_wait)
+        # Taken while a use begins.
+        self._turn = Turn("another call on the ordered consumer")
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
         disown(source.context.lane.later, self, source)
 
@@ -395,11 +395,15 @@ class OrderedConsumer:
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
         """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
         closed = self._source.closed
-        with Locked(self._use_lock, deadline, "another call on the ordered consumer"):
+
+        def begin() -> T:
             self._check_unused()
             self._source.start(deadline, verify=verify)
-            user = use()
-            self._user = weakref.ref(user)
+            begun = use()
+            self._user = weakref.ref(begun)
+            return begun
+
+        user = self._turn.run(deadline, begin)
         if closed.is_set():
             user.close()
             raise errors.HandleClosedError("ordered consumer")

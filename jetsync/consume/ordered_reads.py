@@ -206,16 +206,13 @@ class OrderedConsumption:
             timeout: Seconds to wait. Default: no limit.
 
         Raises:
-            ConflictingUseError: The caller is a signal handler that interrupted a call for a
-                message. Such a caller would wait for itself.
+            CallInSignalHandlerError: This signal handler interrupted a call of jetsync.
         """
         if _extra:
             refuse_position(OrderedConsumption.wait)
         deadline = Deadline.after(timeout)
         reading = self._reading
-        if not reading.over.is_set():
-            reading.prepare_wait()
-        return reading.over.wait(deadline.remaining())
+        return reading.wait(reading.over, deadline.remaining())
 
     def _take(self, deadline: Deadline | None, *, shared: bool = False) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""

@@ -35,7 +35,7 @@ class PullFeed:
     The pulls of one consumption.
 
     Threads: the one that drives the consumption.
-    Locks: none; the turn lock of the consumption protects it.
+    Locks: none; the reading turn of the consumption protects it.
     """
 
     def __init__(self, target: PullTarget, options: ConsumeOptions) -> None:

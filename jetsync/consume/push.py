@@ -129,7 +129,7 @@ class PushFeed:
     The subscription of one consumption to the deliver subject of a push consumer.
 
     Threads: the one that drives the consumption.
-    Locks: none; the turn lock of the consumption protects it.
+    Locks: none; the reading turn of the consumption protects it.
     """
 
     def __init__(self, target: PullTarget, options: PushOptions) -> None:

@@ -5,16 +5,21 @@ The common part of all handles that messages are taken from: who takes, and how 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from jetsync import errors
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import conflict
-from jetsync._base.locks import Latch, Level, Locked, LongLock, refuse_deadlock
+from jetsync._base.locks import Latch
+from jetsync._base.turn import Turn, refuse_inside, waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._base.deadline import Deadline
     from jetsync._io.connection import Connection
+
+T = TypeVar("T")
 
 
 def is_own_close(error: BaseException | None) -> bool:
@@ -32,8 +37,8 @@ class Reading:
     Who takes messages from one handle, and how that ended.
 
     Threads: any, and signal handlers.
-    Locks: the thread that waits for messages on behalf of all holds the turn lock, ``turn_lock``.
-    The other fields change in one step each, so no lock protects them.
+    Locks: the reading turn, ``turn``, is that of the thread that waits for messages on behalf of
+    all. The other fields change in one step each, so no lock protects them.
 
     Args:
         what: The kind of handle, for errors.
@@ -44,10 +49,7 @@ class Reading:
         self._what = what
         self._connection = connection
         self._lane = connection.lane
-        self.turn_lock: LongLock = LongLock(Level.TURN, self._lane.prepare_wait)
-        # The threads inside a call that takes a message, where threads share the handle and take
-        # without the turn lock.
-        self.takers: set[int] = set()
+        self.turn: Turn = Turn(f"another call on the {what}")
         # Where one call at a time may take, empty while one does. Removing the entry is atomic,
         # also without the GIL. A lock costs as much as the rest of the call.
         self.free: list[None] = [None]
@@ -65,40 +67,41 @@ class Reading:
 
     # Who takes.
 
-    def turn(self, deadline: Deadline) -> Locked:
-        """Return the context manager that lets in one call at a time; others wait for it."""
+    def run(self, deadline: Deadline, work: Callable[..., T], *arguments: Any) -> T:
+        """Call *work* in the turn; raises as :meth:`Turn.run`, and in a forked child."""
         self.check()
-        return Locked(self.turn_lock, deadline, f"another call on the {self._what}")
+        return self.turn.run(deadline, work, *arguments)
 
     def check(self) -> None:
-        """Raise if a call for a message would wait for its own thread, or in a forked child."""
+        """Raise in a forked child."""
         if self._lane.forked:
             raise errors.ForkedProcessError
-        if self.is_taking_here():
-            raise self.conflict()
 
-    def conflict(self) -> errors.ConflictingUseError:
+    def conflict(self) -> errors.JetSyncError:
         """Return the error for a call that takes a message at the same time as another one."""
         return conflict(self._what)
 
     def is_taking_here(self) -> bool:
         """Return whether a plugin or a signal handler runs inside a call that takes a message."""
-        me = threading.get_ident()
-        return self.turn_lock.held_here() or me == self.taker or me in self.takers
+        return self.turn.owned() or threading.get_ident() == self.taker
 
-    def prepare_wait(self) -> None:
+    def wait(self, latch: Latch, seconds: float) -> bool:
         """
-        Prepare to wait until other threads have taken messages.
+        Wait until other threads have set a latch by taking messages, and return whether it is set.
 
         Raises:
             ForkedProcessError: This is a forked child, which does not have these threads.
-            ConflictingUseError: This is a signal handler, and its own thread takes messages.
-            CallInSignalHandlerError: This is a signal handler, and a thread that takes messages
-                may wait for the interrupted call.
+            CallInSignalHandlerError: This is a signal handler that interrupted a call of jetsync.
+            ConflictingUseError: This is a plugin that is called while its own thread takes
+                messages.
         """
+        if latch.is_set():
+            return True
         self.check()
-        refuse_deadlock(Level.TURN)
-        self._lane.prepare_wait()
+        refuse_inside()
+        if self.is_taking_here():
+            raise self.conflict()
+        return waiting(latch.wait, seconds)
 
     # How it ended.
 
@@ -135,6 +138,5 @@ class Reading:
 
     def after_fork(self) -> None:
         """End it in a forked child; takes no lock, because threads of the parent may hold them."""
-        self.turn_lock = LongLock(Level.TURN)
-        self.takers = set()
+        self.turn = Turn(self.turn.what)
         self.end(errors.ForkedProcessError())

@@ -170,7 +170,7 @@ class Subscription:
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes a message holds the turn lock of `_reading`. `_closed` needs
+    # Locks: the thread that takes a message has the turn of `_reading`. `_closed` needs
     # none, because it is only ever set.
 
     __reduce__ = refuse_copy
@@ -313,13 +313,15 @@ class Subscription:
 
     def _take(self, deadline: Deadline, me: int) -> Message | None:
         """Return the next message, which ``held`` keeps; None at the end or at the deadline."""
-        held: dict[int, Frame] = self._reading.held
         try:
-            with self._reading.turn(deadline):
-                if me in held or self._receive(deadline, me):
-                    return Message(*held[me], self._connection)
+            return self._reading.run(deadline, self._take_held, deadline, me)
         except errors.WaitTimeoutError:
-            pass
+            return None
+
+    def _take_held(self, deadline: Deadline, me: int) -> Message | None:
+        held: dict[int, Frame] = self._reading.held
+        if me in held or self._receive(deadline, me):
+            return Message(*held[me], self._connection)
         return None
 
     def _receive(self, deadline: Deadline, me: int) -> bool:

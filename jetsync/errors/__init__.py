@@ -31,7 +31,7 @@ as attributes, can be pickled and copied, and never contain secrets::
     │   ├── SubscriptionLimitError
     │   ├── SlowConsumerError
     │   └── ForkedProcessError (RuntimeError)
-    ├── CallInSignalHandlerError (RuntimeError)   the interrupted call holds a lock
+    ├── CallInSignalHandlerError (RuntimeError)   the interrupted call cannot continue
     ├── RequestTimeoutError (TimeoutError)    no reply to a request that stores nothing
     ├── WaitTimeoutError (TimeoutError)       a local wait timed out
     ├── ProtocolError                         an answer that jetsync cannot parse

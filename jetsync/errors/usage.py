@@ -156,10 +156,11 @@ class ConfigurationError(JetSyncError):
 
 class CallInSignalHandlerError(JetSyncError, RuntimeError):
     """
-    A signal handler interrupted a jetsync call and made another one that needs the same lock.
+    A signal handler interrupted a jetsync call and made another one that would wait.
 
-    The lock cannot become free before the handler returns. Nothing was sent. Set a flag in the
-    handler and make the call after the handler has returned, or make the call in another thread.
+    In a signal handler that interrupts a call of jetsync, a call that would wait raises this error
+    immediately and sends nothing, and every other call works. Set a flag in the handler and make
+    the call after the handler has returned.
     """
 
     _default_text = (

@@ -19,6 +19,7 @@ from jetsync._base.dropped import disown
 from jetsync._base.iterations import Iteration
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import outside
 from jetsync.consume.ordered import consume_within, open_ordered
 from jetsync.consume.ordered_reads import arrived, nudge
 from jetsync.consume.ordered_source import SHORTEST_CREATE
@@ -116,7 +117,7 @@ class Watch(Generic[ValueT]):
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes an entry holds the turn lock of `_reading`, which protects the
+    # Locks: the thread that takes an entry has the turn of `_reading`, which protects the
     # counts and the position.
 
     __reduce__ = refuse_copy
@@ -312,13 +313,9 @@ class Watch(Generic[ValueT]):
             timeout: Seconds to wait. The default is no limit.
 
         Raises:
-            ConflictingUseError: The caller is a signal handler that interrupted a call for an
-                entry. Such a caller would wait for itself.
+            CallInSignalHandlerError: This signal handler interrupted a call of jetsync.
         """
-        deadline = Deadline.after(timeout)
-        if not self._current.is_set():
-            self._reading.prepare_wait()
-        self._current.wait(deadline.remaining())
+        self._reading.wait(self._current, Deadline.after(timeout).remaining())
         return self._is_current
 
     def close(self) -> None:
@@ -364,48 +361,51 @@ class Watch(Generic[ValueT]):
         Raises:
             DecodeError: The codecs cannot decode it.
         """
-        me, messages = get_ident(), self._messages
+        return self._reading.run(until, self._take_held, until, get_ident(), initial)
+
+    def _take_held(self, until: Deadline, me: int, initial: bool) -> Entry[Any] | None:  # noqa: FBT001 - as an argument of `Turn.run`
+        messages = self._messages
         held: dict[int, Entry[Any]] = self._reading.held
-        with self._reading.turn(until):
-            if me in held and not self._reading.over.is_set():
-                return held[me]
-            while not self._reading.over.is_set():
-                # A call that was interrupted may have taken the last initial entry.
-                if initial and self._is_current and messages.is_settled:
-                    return None
-                if initial and until.expired():
+        if me in held and not self._reading.over.is_set():
+            return held[me]
+        while not self._reading.over.is_set():
+            # A call that was interrupted may have taken the last initial entry.
+            if initial and self._is_current and messages.is_settled:
+                return None
+            if initial and until.expired():
+                raise errors.WaitTimeoutError("an entry", until.total)
+            try:
+                # The reads of the consumer and of the bucket take turns of their own.
+                entry = outside(self._receive, until, initial)
+            except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
+                raise
+            except errors.StreamNotFoundError as error:
+                reason = None if error.description == MISSING else error.description
+                gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
+                gone.__cause__ = error
+                self._end(gone)
+                continue
+            except errors.JetSyncError as error:
+                self._end(error)
+                continue
+            if entry is not None:
+                if self._hold(entry, me):
+                    return held[me]
+            elif messages.closed:
+                self._end()
+            else:
+                if not self._is_current:
+                    self._look(until)
+                if until.expired():
                     raise errors.WaitTimeoutError("an entry", until.total)
-                try:
-                    entry = self._receive(until, initial=initial)
-                except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
-                    raise
-                except errors.StreamNotFoundError as error:
-                    reason = None if error.description == MISSING else error.description
-                    gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
-                    gone.__cause__ = error
-                    self._end(gone)
-                    continue
-                except errors.JetSyncError as error:
-                    self._end(error)
-                    continue
-                if entry is not None:
-                    if self._hold(entry, me):
-                        return held[me]
-                elif messages.closed:
-                    self._end()
-                else:
-                    if not self._is_current:
-                        self._look(until)
-                    if until.expired():
-                        raise errors.WaitTimeoutError("an entry", until.total)
-            return None
+        return None
 
     def _hold(self, entry: Entry, me: int) -> bool:
         """Hold an entry as the codecs show it; return False if it is left out."""
         is_new = entry.revision > self._handed_out
         if is_new and not (self._ignore_deletes and entry.is_deleted):
             try:
-                shown = entry if self._shown is None else self._shown(entry)
+                shown = entry if self._shown is None else outside(self._shown, entry)
             except errors.DecodeError:
                 self._handed_out = entry.revision
                 self._messages.settle()
@@ -417,7 +417,7 @@ class Watch(Generic[ValueT]):
         self._messages.settle()
         return is_new
 
-    def _receive(self, until: Deadline, *, initial: bool) -> Entry | None:
+    def _receive(self, until: Deadline, initial: bool) -> Entry | None:  # noqa: FBT001 - as above
         """Return the next entry within *until* or until it is time to ask the server."""
         messages = self._messages
         # A buffered entry is returned even after the deadline, so most calls need no new one.

@@ -31,6 +31,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
+from jetsync._base.turn import refuse_request
 from jetsync._io.connection import was_sent
 from jetsync._io.requests import Request
 from jetsync._proto import frames
@@ -200,7 +201,7 @@ class Upload:
     def run(self, send: Callable[[], None]) -> None:
         """Call *send* inside the plugins' wrappers."""
         # Raises before anything is sent in a signal handler that cannot wait for acks.
-        self._lane.prepare_wait()
+        refuse_request()
         self._hooks.begin(self._operation, self._tally)
         self._hooks.run(send)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import errors, events
-from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
-from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import Turn
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
 from jetsync.publish.atomic_attempt import WAS_INTERRUPTED, BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
@@ -100,10 +100,10 @@ class AtomicBatch:
     discard the batch.
     """
 
-    # Threads: any. The thread of a commit waits without the batch lock; its phase keeps other calls
+    # Threads: any. The thread of a commit waits without the turn; its phase keeps other calls
     # out.
-    # Locks: the batch lock, `_lock`, protects all fields, but `add` stages small messages without
-    # it. `discard` only sets `_discarding` if another call has the batch lock. Plugins run without
+    # Locks: the batch turn, `_turn`, protects all fields, but `add` stages small messages without
+    # it. `discard` only sets `_discarding` if another call has the turn. Plugins run without
     # it.
 
     __reduce__ = refuse_copy
@@ -116,12 +116,12 @@ class AtomicBatch:
         self._lane = context.lane
         self._options = options
         self._id = options.batch_id or context.connection.new_batch_id()
-        self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
+        self._turn = Turn(USED)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
         self._hooks: BatchHooks | None = None
         if sees_messages:
-            self._hooks = BatchHooks(plugins, self._lane.prepare_wait)
+            self._hooks = BatchHooks(plugins)
         # Where the application created the batch.
         self._creator = creator
         # The current attempt, None before the first message, and the ids of all attempts.
@@ -133,7 +133,7 @@ class AtomicBatch:
         self._ack: BatchAck | None = None
         # Whether an earlier attempt may have been stored although no answer came.
         self._unknown = False
-        # Whether a discard was requested and not carried out yet. Set without the batch lock.
+        # Whether a discard was requested and not carried out yet. Set without the turn.
         self._discarding = False
 
     def __repr__(self) -> str:
@@ -238,8 +238,7 @@ class AtomicBatch:
         if self._hooks is not None:
             item = self._hooks.prepared(item, self._operation)
         try:
-            with Locked(self._lock, deadline, USED):
-                self._add(item, deadline)
+            self._turn.run(deadline, self._add, item, deadline)
         finally:
             if self._discarding:
                 self._discard_now()
@@ -427,7 +426,7 @@ class AtomicBatch:
         return attempt
 
     def _add(self, item: Any, deadline: Deadline) -> None:
-        """Add a message that ``stage`` did not accept; the batch lock is held."""
+        """Add a message that ``stage`` did not accept; in the turn."""
         if self._context.lane.outbox.writes_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise errors.CallInSignalHandlerError
@@ -483,32 +482,33 @@ class AtomicBatch:
 
     def _discard_now(self) -> None:
         """Carry out a discard. If another call is using the batch, that call does it at its end."""
-        while self._discarding:
-            try:
-                with Locked(self._lock, NO_WAIT):
-                    if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
-                        self._attempt.discard()
-                    self._after("discard")
-                    self._discarding = False
-            except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
-                return
+        while self._discarding and self._turn.attempt(self._discard_in_turn):
+            pass
+
+    def _discard_in_turn(self) -> None:
+        if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
+            self._attempt.discard()
+        self._after("discard")
+        self._discarding = False
 
     def begin_finish(self) -> None:
         """Discard the batch if no other call uses it, because the client begins to close."""
-        self.finish(NO_WAIT)
+        self._turn.attempt(self._discard_with_client)
 
     def finish(self, deadline: Deadline) -> None:
         """Discard the batch if it is open, because the client or the interpreter ends."""
-        with (
-            contextlib.suppress(errors.WaitTimeoutError, errors.CallInSignalHandlerError),
-            Locked(self._lock, deadline, USED),
+        with contextlib.suppress(
+            errors.WaitTimeoutError, errors.CallInSignalHandlerError, errors.ConflictingUseError
         ):
-            if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
-                self._attempt.discard()
-                self._lose(errors.ConnectionClosedError())
+            self._turn.run(deadline, self._discard_with_client)
+
+    def _discard_with_client(self) -> None:
+        if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
+            self._attempt.discard()
+            self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: errors.JetSyncError) -> None:
-        """Close the batch because of *error*; the batch lock is held."""
+        """Close the batch because of *error*; in the turn."""
         self._after("lost")
         self._close(error)
 
@@ -529,29 +529,34 @@ class AtomicBatch:
 
         Args:
             event: What the call does, for the phase.
-            begin: Called with the batch lock held. Returns a function that sends the batch, or
+            begin: Called in the turn. Returns a function that sends the batch, or
                 raises and leaves the batch unchanged.
             deadline: Deadline of the call.
             subject: The subject of the final message, if the commit has one.
         """
         try:
-            with Locked(self._lock, deadline, USED):
-                if self._attempt is not None:
-                    self._attempt.stop_staging()
-                phase = self._phase
-                following = NEXT_PHASE.get((phase, event))
-                if following is None or (self._discarding and phase is _OPEN):
-                    raise self._closed_error() if event == "commit" else no_resend(phase)
-                try:
-                    send = begin()
-                except errors.JetSyncError:
-                    self._phase = phase
-                    raise
-                self._phase, self._reason = following, None
+            send = self._turn.run(deadline, self._begin_commit, event, begin)
             return self._store(send, deadline, subject)
         finally:
             if self._discarding:
                 self._discard_now()
+
+    def _begin_commit(
+        self, event: str, begin: Callable[[], Callable[[], None]]
+    ) -> Callable[[], None]:
+        if self._attempt is not None:
+            self._attempt.stop_staging()
+        phase = self._phase
+        following = NEXT_PHASE.get((phase, event))
+        if following is None or (self._discarding and phase is _OPEN):
+            raise self._closed_error() if event == "commit" else no_resend(phase)
+        try:
+            send = begin()
+        except errors.JetSyncError:
+            self._phase = phase
+            raise
+        self._phase, self._reason = following, None
+        return send
 
     def _store(
         self,
@@ -563,7 +568,7 @@ class AtomicBatch:
         first: str = "",
     ) -> BatchAck:
         """
-        Send the batch inside the wrapper hooks of plugins. The batch lock is not held.
+        Send the batch inside the wrapper hooks of plugins. Not in the turn.
 
         Args:
             send: Sends the batch.

@@ -73,7 +73,7 @@ class BatchAttempt:
             message then asks for an answer, but the call does not wait for it.
     """
 
-    # Threads: those that hold the batch lock, any for `stage`, and the one that reads the
+    # Threads: those that have the turn of the batch, any for `stage`, and the one that reads the
     # socket for `on_advisory`.
     # Locks: the staging lock, `_staging_lock`, protects `_places` and the end of the engine's
     # `items`.
@@ -104,7 +104,7 @@ class BatchAttempt:
         self._lane = context.lane
         self._outbox = context.lane.outbox
         self._wire = messages.wire
-        # Held for a few steps only, so waiting for it needs no deadline. The batch lock may
+        # Held for a few steps only, so waiting for it needs no deadline. The turn may
         # be held during a wait, so taking it costs more.
         self._staging_lock = short_lock()
         # How many more messages may wait to be written.
@@ -191,7 +191,7 @@ class BatchAttempt:
         """
         Add a small message to those that wait to be written, or return False if :meth:`add` has to.
 
-        Any thread may call this, without the batch lock. The staged messages are written
+        Any thread may call this, without the turn. The staged messages are written
         with one that has no place, with one that is added :data:`STAGING_PAUSE` seconds after the
         last write, and by the commit. No timer is needed, because only the commit makes the
         messages visible.
@@ -217,7 +217,7 @@ class BatchAttempt:
 
     def stop_staging(self) -> None:
         """
-        Have other threads wait for the batch lock, which the caller holds.
+        Have other threads wait for the turn, which the caller has.
 
         Raises:
             CallInSignalHandlerError: The calling thread stages a message.

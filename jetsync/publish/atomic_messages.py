@@ -97,7 +97,7 @@ class BatchMessages:
         batch_id: The id of the first attempt.
     """
 
-    # Threads: those that hold the batch lock, and any for `plain`.
+    # Threads: those that have the turn of the batch, and any for `plain`.
     # Locks: none of its own.
 
     def __init__(self, context: Context, options: AtomicOptions, batch_id: str) -> None:

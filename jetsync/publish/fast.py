@@ -6,9 +6,9 @@ acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends t
 next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and the batch continues.
 A lost connection and an interrupted call end the batch in both modes.
 
-A call takes the publisher lock within its deadline and holds it while it waits for room. ``add``
-stages small messages without that lock while there is room. No code of the user (``on_gap``,
-plugins, the iterable of ``add_many``) runs with a lock held.
+A call takes the turn of the publisher within its deadline and keeps it while it waits for room.
+``add`` stages small messages without it while there is room. No code of the user (``on_gap``,
+plugins, the iterable of ``add_many``) runs in the turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
-from jetsync._base.locks import Level, Locked, LongLock
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._io.outbox import LaneState
@@ -153,8 +152,9 @@ class FastPublisher:
     """
 
     # Threads: any.
-    # Locks: the publisher lock, `_lock`, protects the link and its engine, also during waits. `add`
-    # stages small messages without it. Plugins, `on_gap` and iterables of the user run without it.
+    # Locks: the publisher turn, that of `_link`, protects it and its engine, also during waits.
+    # `add` stages small messages without it. Plugins, `on_gap` and iterables of the user run
+    # without it.
     # The staging lock of `_staging` protects `_callback_errors`.
 
     __reduce__ = refuse_copy
@@ -163,13 +163,12 @@ class FastPublisher:
         self._connection = context.connection
         self._lane = context.lane
         self._options = options
-        self._lock = LongLock(Level.HANDLE, self._lane.prepare_wait)
         plugins = context.plugins
         self._enter_commit = plugins.enter_batch_commit
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
         self._hooks: BatchHooks | None = None
         if sees_messages:
-            self._hooks = BatchHooks(plugins, self._lane.prepare_wait)
+            self._hooks = BatchHooks(plugins)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
         self._staging, self._ledger = link.staging, link.ledger
@@ -382,22 +381,13 @@ class FastPublisher:
 
     def _call(self, call: Callable[..., T], deadline: Deadline, *arguments: Any) -> T:
         """
-        Make a call of the link with the publisher lock held, then report lost messages.
+        Make a call of the link in the turn, then report lost messages.
 
-        Any error that is not a JetSyncError counts as an interrupt. The call has then not left the
-        link. The next call notices that, and ends the batch.
+        As :meth:`FastLink.call`.
         """
-        link = self._link
         try:
-            with Locked(self._lock, deadline):
-                link.enter()
-                try:
-                    result = call(*arguments, deadline)
-                except errors.JetSyncError:
-                    link.leave()
-                    raise
-                link.leave()
-                return result
+            result: T = self._link.turn.run(deadline, self._link.call, call, *arguments, deadline)
+            return result
         finally:
             if self._ledger.gaps:
                 self._report_gaps()
@@ -487,17 +477,16 @@ class FastPublisher:
         Raises: as :meth:`commit`, and the error that made the batch fail if no call has raised it.
         """
         if self._lane.forked:
-            # The connection belongs to the parent process, and so may the owner of the publisher
-            # lock.
+            # The connection belongs to the parent process, and so may the thread that has the turn.
             return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         if self._call(self._close, deadline):
-            # Plugins run without the publisher lock.
+            # Plugins run without the turn.
             self._commit(None, deadline)
 
     def _close(self, deadline: Deadline) -> bool:
         """
-        Commit or end the batch; the publisher lock is held.
+        Commit or end the batch; in the turn.
 
         Returns whether the caller has to commit, because plugins wrap the commit.
         """
@@ -546,11 +535,7 @@ class FastPublisher:
             return
         link = self._link
         try:
-            with Locked(self._lock, Deadline.after(EXIT_WAIT)):
-                link.enter()
-                if not link.closed:
-                    link.abandon()
-                link.leave()
+            self._link.turn.run(Deadline.after(EXIT_WAIT), link.call, link.abandon_open)
         except (errors.WaitTimeoutError, errors.CallInSignalHandlerError):
             # Another call is waiting for room or an answer. It ends the batch when it wakes up.
             link.stop()
@@ -558,7 +543,7 @@ class FastPublisher:
             self._report_gaps()
 
     def _report_gaps(self) -> None:
-        """Report lost messages to ``on_gap`` and plugins; the publisher lock is not held."""
+        """Report lost messages to ``on_gap`` and plugins; not in the turn."""
         on_gap = self._options.on_gap
         while (event := self._ledger.take_gap()) is not None:
             self._connection.emit(event)

@@ -1,7 +1,7 @@
 """
 The connection of a fast publisher to its stream: sending, waiting for answers, and keeping alive.
 
-The publisher holds the publisher lock while it calls, except for messages that it stages. No code
+The publisher has its turn while it calls, except for messages that it stages. No code
 of the user runs here. The loop thread only sends bytes that a call has prepared: staged messages,
 and the ping of a quiet batch.
 """
@@ -12,12 +12,13 @@ import secrets
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.locks import refuse_reentry
+from jetsync._base.turn import Turn, refuse_request
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
@@ -35,11 +36,13 @@ from jetsync.publish.staging import MOST_STAGED, SMALL, Staging
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jetsync._api.context import Context
     from jetsync._io.lane import Lane
     from jetsync.publish.fast import FastOptions
+
+T = TypeVar("T")
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
@@ -52,6 +55,9 @@ _NOT_SENT: Final = (
     errors.ConnectionClosedError,
     errors.CallInSignalHandlerError,
 )
+
+# The phases in which the engine waits for an answer.
+_UNANSWERED: Final = (Phase.STARTING, Phase.COMMITTING)
 
 
 class Answers(Mailbox):
@@ -76,9 +82,9 @@ class FastLink:
     Other threads may stage messages in *staging* between two calls.
     """
 
-    # Threads: those that hold the publisher lock. Any thread calls `wake`, `stop` and, if it
+    # Threads: those that have the turn of the publisher. Any thread calls `wake`, `stop` and, if it
     # collects the publisher, `drop`. The loop thread calls `_drop` and `_keep_alive`.
-    # Locks: none of its own.
+    # Locks: the publisher turn, `turn`, protects the link and its engine, also during waits.
 
     def __init__(self, context: Context, options: FastOptions) -> None:
         connection = context.connection
@@ -102,8 +108,8 @@ class FastLink:
         # The key of the batch in `_batches`, while the server may still refuse its messages.
         self._key: Final = self.engine.batch_id
         self._batches = connection.refusals.batches
-        # Whether a call changes the engine. It stays set if an exception interrupted the call.
-        self.is_inside: bool = False
+        # The turn of the publisher.
+        self.turn: Final = Turn("another call on the publisher")
         # The ping that the loop thread sends to keep the batch alive; empty while none is open.
         self.ping_block: bytes = b""
         # How often the loop thread has sent it. No other thread changes this number.
@@ -125,27 +131,34 @@ class FastLink:
 
     # Calls.
 
-    def enter(self) -> None:
+    def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """
-        Begin a call, which ends with :meth:`leave` unless an exception interrupts it.
+        Call a method of this link, in its turn.
 
-        Other threads that stage messages wait for the publisher lock, which the caller holds.
+        Any error that is not a JetSyncError counts as an interrupt. The next call notices that, and
+        ends the batch.
         """
         staging = self.staging
         # A signal handler may have interrupted the thread that stages.
         refuse_reentry(staging.lock)
         with staging.lock:
+            # Other threads that stage messages wait for the turn.
             staging.places = 0
         if staging.last > self.ledger.sent:
             self.ledger.staged(staging.last)
-        if self.is_inside:
+        if self.is_unfinished:
             self.engine.interrupted()
-        self.is_inside = True
+        return self.turn.step(work, *arguments)
 
-    def leave(self) -> None:
-        """End a call, unless it has left the engine waiting for an answer."""
-        phase = self.engine.phase
-        self.is_inside = phase is Phase.STARTING or phase is Phase.COMMITTING
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a call changes the engine, was interrupted, or has left an answer unread."""
+        return self.turn.unfinished or self.engine.phase in _UNANSWERED
+
+    def abandon_open(self) -> None:
+        """End the batch without a commit if it is open."""
+        if not self.closed:
+            self.abandon()
 
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
@@ -210,7 +223,7 @@ class FastLink:
             block = self._listener.line + self._frame(op, ledger.sent + 1, item)
             subject = None if item is None else subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
-            self._lane.prepare_wait()
+            refuse_request()
             engine.commit(time.monotonic(), subject)
             if self._write(block, 1, deadline):
                 break
@@ -295,7 +308,7 @@ class FastLink:
             self._open(subject, deadline)
             block = self._listener.line + self._frame(OP_START, 1, item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
-            self._lane.prepare_wait()
+            refuse_request()
             encoder = self.stream.encoder
             self._batches[self._key] = partial(_uses, encoder.targets, encoder.forgotten)
             engine.start(time.monotonic(), subject)
@@ -495,7 +508,7 @@ class FastLink:
 
     def stop(self) -> None:
         """
-        End the call that holds the publisher lock, and with it the batch; never waits.
+        End the call that has the turn, and with it the batch; never waits.
         """
         self.unsubscribe()
         self._lane.interrupt(self._box)
@@ -539,7 +552,7 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
         return
     added = link.added
     # An interrupted call leaves a batch that the server may drop.
-    if added == link.added_before and link.ping_block and not link.is_inside:
+    if added == link.added_before and link.ping_block and not link.is_unfinished:
         link.quiet_pings += 1
         lane.post_nowait(link.ping_block, link.staging.epoch)
     link.added_before = added

@@ -1,9 +1,9 @@
 """
 The futures that a publisher returns, and their delivery reports.
 
-There is one future per message, so a future has to be cheap. All futures of a publisher use the
-publisher lock, and a future gets a notifier only if a thread waits for it. Only the publisher uses
-the attributes that have no docstring.
+There is one future per message, so a future has to be cheap. All futures of a publisher use its
+turn, and a future gets a notifier only if a thread waits for it. Only the publisher uses the
+attributes that have no docstring.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import attrs
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
-from jetsync._base.locks import LongLock
 from jetsync._io.wakeups import Notifier
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
@@ -52,10 +51,8 @@ class FutureOwner:
     The shared state of all futures of a publisher.
     """
 
-    # The publisher lock.
-    lock: LongLock
-    # Raises if the publisher lock must not be taken, as in a forked child.
-    check_lock: Callable[[], object]
+    # Calls a function in the turn of the publisher.
+    run: Callable[[Callable[[], bool]], bool]
     # Writes staged messages, then waits until the first argument returns true or the deadline
     # expires. The outcome of the future wakes it. The text names for an error what it waits for.
     wait: Callable[[Callable[[], bool], PublishFuture, Deadline, str], object]
@@ -155,17 +152,20 @@ class PublishFuture(PendingMessage):
         known. Errors that it raises in the publisher's thread are logged and counted.
         """
         self.observed = True
-        self._owner.check_lock()
-        with self._owner.lock:
-            if self.outcome is None:
-                if self.callbacks is None:
-                    self.callbacks = []
-                self.callbacks.append(callback)
-                return
-        callback(self)
+
+        def is_over() -> bool:
+            if self.outcome is not None:
+                return True
+            if self.callbacks is None:
+                self.callbacks = []
+            self.callbacks.append(callback)
+            return False
+
+        if self._owner.run(is_over):
+            callback(self)
 
     def listen(self) -> Signal:
-        """Return a signal that is set once the outcome is known. The publisher lock is held."""
+        """Return a signal that is set once the outcome is known. In the turn."""
         self.notifier = self.notifier or Notifier()
         return self.notifier.listen()
 

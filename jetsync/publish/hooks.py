@@ -14,7 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import events
-from jetsync._base.locks import Level, LongLock
+from jetsync._base.deadline import FOREVER
+from jetsync._base.turn import Turn
 from jetsync.errors import PublishOutcomeUnknownError
 from jetsync.values.outbound import coerce_outbound, with_shared
 
@@ -170,22 +171,17 @@ class BulkHooks:
 class BatchHooks:
     """
     The plugins that change the messages of a batch.
-
-    Args:
-        plugins: The client's plugins.
-        prepare_wait: Called before a wait for a thread that asks for the shared headers. It lets
-            another thread read the socket, because plugins may wait for answers.
     """
 
     # Threads: any.
-    # Locks: the headers lock, `_headers_lock`, lets one thread ask the plugins.
+    # Locks: the headers turn, `_asking`, lets one thread ask the plugins.
 
-    def __init__(self, plugins: Plugins, prepare_wait: Callable[[], None] | None = None) -> None:
+    def __init__(self, plugins: Plugins) -> None:
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         # The answer, in a list as soon as the plugins have given it.
         self._answer: list[SharedHeaders | None] = []
-        self._headers_lock = LongLock(Level.TURN, prepare_wait)
+        self._asking = Turn("a plugin that is asked for the headers of this batch")
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
@@ -206,13 +202,15 @@ class BatchHooks:
 
     def _shared_headers(self, operation: Callable[[], events.Operation]) -> SharedHeaders | None:
         """Return the shared headers; the first call asks the plugins."""
-        assert self._ask_headers is not None
         if not self._answer:
             # If the plugin that is asked adds a message to this batch, that message gets no shared
             # headers, because its call would wait for itself.
-            if self._headers_lock.held_here():
+            if self._asking.owned():
                 return None
-            with self._headers_lock:
-                if not self._answer:
-                    self._answer.append(self._ask_headers(operation()))
+            self._asking.run(FOREVER, self._ask, operation)
         return self._answer[0]
+
+    def _ask(self, operation: Callable[[], events.Operation]) -> None:
+        assert self._ask_headers is not None
+        if not self._answer:
+            self._answer.append(self._ask_headers(operation()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 from jetsync.publish.encode import BLOCK_MESSAGES
@@ -69,7 +70,7 @@ class BulkPublish:
         try:
             source = message_iterator(messages)
             # Raises before anything is sent in a signal handler that cannot wait for acks.
-            self._lane.prepare_wait()
+            refuse_request()
             self._hooks.begin(self._options.operation, self._window.pipeline.tally)
             return self._hooks.run(partial(self._publish, source))
         except PluginError as error:

@@ -3,15 +3,15 @@ A publisher keeps many messages in flight, from any number of threads, each with
 
 Publishing threads encode messages and stage them in the window without a lock. One worker thread
 per publisher reads the acks, completes futures and calls the user's callbacks. Staged messages are
-written under the publisher lock. A publishing thread writes them if a block is full, if it has to
-wait, or if messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
+written in the turn of the publisher. A publishing thread writes them if a block is full, if it has
+to wait, or if messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
 
 Invariants
 - Either a message is staged, or ``publish`` raises and nothing is sent. A staged message ends
   exactly once, through its future.
 - The window limits the messages in flight. Threads that publish at the same moment may exceed it by
   one message each.
-- No thread holds the publisher lock while it waits for the connection or runs a user's code.
+- No thread has the turn while it waits for the connection or runs a user's code.
 - The worker never waits for the connection, so messages in flight end even without one.
 """
 
@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -31,9 +31,10 @@ from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
-from jetsync._base.locks import SIGNAL_CHECK, Latch, Level, Locked, LongLock, refuse_deadlock
+from jetsync._base.locks import SIGNAL_CHECK, Latch
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import Turn, refuse_inside, waiting
 from jetsync._hooks.calls import FaultLog
 from jetsync._hooks.errors import PluginError
 from jetsync._io.wakeups import Notifier, Signal
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
 
+T = TypeVar("T")
+
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
 # The most unobserved failures that a publisher keeps for the error that ``close`` raises.
@@ -68,7 +71,7 @@ KEPT_FAILURES: Final = 1000
 # with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single message.
 BLOCK_DELAY: Final = 0.001
 
-# Seconds that a publishing thread waits for the publisher lock before it leaves a full block to the
+# Seconds that a publishing thread waits for the turn before it leaves a full block to the
 # worker.
 LOCK_WAIT: Final = 0.002
 
@@ -118,9 +121,7 @@ class Counters:
 
     def statistics(self, window: Window) -> PublisherStatistics:
         """
-        Return the counters and those of the publisher's window.
-
-        The caller holds the publisher lock, unless the worker is ending.
+        Return the counters and those of the publisher's window; any thread.
         """
         tally, pending = window.pipeline.tally, window.open_count
         return PublisherStatistics(
@@ -158,7 +159,7 @@ class Publisher:
     """
 
     # Threads: any, and the worker, which reads acks and calls plugins and callbacks.
-    # Locks: the publisher lock, `_lock`, protects the window and the outcomes of futures. `publish`
+    # Locks: the publisher turn, `_turn`, protects the window and the outcomes of futures. `publish`
     # stages without it. Plugins and callbacks run without it.
 
     __reduce__ = refuse_copy
@@ -176,8 +177,8 @@ class Publisher:
         pipeline = self._window.pipeline
         self._counters = Counters(context.plugins.faults)
         self._hooks = BulkHooks(context.plugins)
-        self._lock = LongLock(Level.HANDLE)
-        self._owner = FutureOwner(self._lock, self._check_locks, self._wait, pipeline.full_ack)
+        self._turn = Turn("another call on the publisher")
+        self._owner = FutureOwner(self._in_turn, self._wait, pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
         self._work = work = Signal()
         # Notified if the window has room for half a block, or if the publisher closes. Waking
@@ -194,7 +195,7 @@ class Publisher:
         self._idle = False
         # Whether the worker flushes the window every ``BLOCK_DELAY`` seconds.
         self._flushing = False
-        # Whether a thread did not get the publisher lock, so that the worker writes the block.
+        # Whether a thread did not get the turn, so that the worker writes the block.
         self._left_to_worker = False
         # Whether the worker runs a user's code, which may be slow.
         self._in_callback = False
@@ -253,9 +254,9 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         """Return the current counters."""
-        self._check_locks()
-        with self._lock:
-            return self._counters.statistics(self._window)
+        if self._lane.forked:
+            raise errors.ForkedProcessError
+        return self._counters.statistics(self._window)
 
     def publish(
         self,
@@ -295,7 +296,7 @@ class Publisher:
             WaitTimeoutError: The window is full, and the caller is a callback. Callbacks run in the
                 publisher's own thread, which would wait for itself. Nothing was sent.
             CallInSignalHandlerError: The window is full, and this signal handler interrupted a call
-                that has to continue before there can be room; nothing was sent.
+                of jetsync; nothing was sent.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
@@ -322,7 +323,7 @@ class Publisher:
             if window.stage(future):
                 break
             self._lane.check()
-            # Wait without the publisher lock, because the worker needs it for the messages in
+            # Wait without the turn, because the worker needs it for the messages in
             # flight.
             deadline = deadline or Deadline.after(options.ack_timeout)
             self._lane.outbox.wait_open(deadline)
@@ -341,38 +342,43 @@ class Publisher:
         """Write the staged messages, or leave that to the worker if messages are frequent."""
         try:
             if not self._flushing:
-                with self._lock:
-                    now = time.monotonic()
-                    if now - self._written > BLOCK_DELAY or self._in_callback:
-                        self._written = now
-                        self._flush_now()
-                    else:
-                        # The second message within the delay: many more may follow.
-                        self._flushing = True
-                        self._wake_worker()
+                self._turn.run(FOREVER, self._flush_rare)
             else:
-                # A short wait, because the worker may need the GIL to release it.
-                with Locked(self._lock, Deadline.after(LOCK_WAIT)):
-                    self._window.flush()
+                # A short wait, because the worker may need the GIL to leave it.
+                self._turn.run(Deadline.after(LOCK_WAIT), self._window.flush)
         except errors.WaitTimeoutError:
             # Trying again with each message would double the cost of publishing meanwhile.
             self._left_to_worker = True
         except errors.CallInSignalHandlerError:
-            # This signal handler interrupted a call that holds the publisher lock, or one that the
-            # worker waits for. The worker will write.
+            # This signal handler interrupted a call that has the turn, or one that the worker waits
+            # for. The worker will write.
             self._nudge_worker()
+
+    def _flush_rare(self) -> None:
+        """Write the staged messages, unless they have become frequent; in the turn."""
+        now = time.monotonic()
+        if now - self._written > BLOCK_DELAY or self._in_callback:
+            self._written = now
+            self._flush_now()
+        else:
+            # The second message within the delay: many more may follow.
+            self._flushing = True
+            self._wake_worker()
 
     def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
         """
         Take back a message that was staged during ``close``, and raise *reason*.
 
         Does nothing if the message has been numbered, or in a signal handler that cannot wait for
-        the publisher lock. The worker then ends the message.
+        the turn. The worker then ends the message.
         """
+
+        def withdraw() -> None:
+            self._window.staged.remove(future)
+            self._ended.notify()
+
         try:
-            with self._lock:
-                self._window.staged.remove(future)
-                self._ended.notify()
+            self._in_turn(withdraw)
         except (ValueError, errors.CallInSignalHandlerError):
             return
         raise_failure(reason)
@@ -381,7 +387,7 @@ class Publisher:
         """
         Write the staged messages, and make sure that the worker reads the acks.
 
-        The publisher lock is held.
+        In the turn.
         """
         if self._idle:
             # Set before the write: if Ctrl-C interrupts it, the worker still ends these messages.
@@ -394,48 +400,38 @@ class Publisher:
         notifier: Notifier | PublishFuture,
         deadline: Deadline,
         what: str | None = None,
-        level: Level = Level.TURN,
     ) -> None:
         """
         Wait until *is_over* returns true, checked after each notification, or until the deadline.
 
-        The worker calls plugins and callbacks, which may wait for other handles. So *level* is
-        ``TURN``, unless the caller has a short deadline.
-
         Raises:
             WaitTimeoutError: This is the publisher's own thread, and only it can provide *what*.
-            CallInSignalHandlerError: This signal handler interrupted the thread that reads acks, or
-                a call that the worker may wait for.
+            CallInSignalHandlerError: This signal handler interrupted a call of jetsync.
         """
         is_worker = self._is_worker()
+
+        def listen() -> Signal | None:
+            self._flush_now()
+            # Before a signal is added, or each poll with a timeout of 0 would leave one.
+            return None if is_over() or deadline.expired() else notifier.listen()
+
         while not is_over():
             if is_worker and what is not None:
                 raise errors.WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
-            self._check_locks(level)
-            with self._lock:
-                self._flush_now()
-                # Return before a signal is added, or each poll with a timeout of 0 would leave one.
-                if is_over() or deadline.expired():
-                    return
-                if not is_worker:
-                    self._lane.prepare_wait()
-                signal = notifier.listen()
-            while not signal.wait(min(deadline.remaining(), SIGNAL_CHECK)):
+            # The worker calls plugins and callbacks, which may wait for other handles.
+            refuse_inside()
+            signal = self._in_turn(listen)
+            if signal is None:
+                return
+            while not waiting(signal.wait, min(deadline.remaining(), SIGNAL_CHECK)):
                 if deadline.expired():
                     break
 
-    def _check_locks(self, level: Level = Level.HANDLE) -> None:
-        """
-        Raise if the worker can never get a lock.
-
-        The lock then belongs to the parent process, or to a call that this signal handler has
-        interrupted.
-        """
+    def _in_turn(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call *work* in the turn; raises in a forked child, where no thread may leave it."""
         if self._lane.forked:
             raise errors.ForkedProcessError
-        if self._lock.held_here():
-            raise errors.CallInSignalHandlerError
-        refuse_deadlock(level)
+        return self._turn.run(FOREVER, work, *arguments)
 
     def _is_worker(self) -> bool:
         return threading.get_ident() == self._worker.ident
@@ -447,7 +443,7 @@ class Publisher:
         def has_room() -> bool:
             if self._stopped is not None:
                 raise_failure(self._stopped)
-            if window.is_full and self._lock.held_here():
+            if window.is_full and self._turn.owned():
                 window.pipeline.prune()
             return window.open_count < self._options.size and not window.is_full
 
@@ -470,11 +466,14 @@ class Publisher:
         self._lane.check()
         window = self._window
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
-        self._check_locks(Level.TURN)
-        with self._lock:
+        refuse_inside()
+
+        def begin() -> list[Any]:
             window.flush()
             self._wake_worker()
-            pending = window.entries()
+            return window.entries()
+
+        pending = self._in_turn(begin)
 
         def is_over() -> bool:
             while pending and pending[-1].done():
@@ -507,7 +506,7 @@ class Publisher:
         """Close, and return the failures that ``close`` raises."""
         deadline = Deadline.after(timeout)
         if self._lane.forked:
-            # The worker, and perhaps the owner of the publisher lock, are in the parent.
+            # The worker, and perhaps the thread that has the turn, are in the parent.
             return []
         self._end(deadline, errors.HandleClosedError("publisher"))
         if self._is_worker():
@@ -528,9 +527,7 @@ class Publisher:
         """
         failed = self._counters.failed
         try:
-            # The deadline ends this wait, even if the worker waits for a call that this signal
-            # handler has interrupted.
-            self._end(deadline, errors.ConnectionClosedError(), Level.HANDLE, callback_time=0.1)
+            self._end(deadline, errors.ConnectionClosedError(), callback_time=0.1)
         except Exception as error:  # noqa: BLE001 - reported
             return f"a publisher could not be closed: {error}"
         failures = self._unobserved_failures()
@@ -551,43 +548,39 @@ class Publisher:
         self,
         deadline: Deadline,
         reason: Exception,
-        level: Level = Level.TURN,
         callback_time: float = CALLBACK_TIME,
     ) -> None:
         """Accept no more messages, wait for those that were accepted, and end the worker."""
-        self._check_locks(level)
+        refuse_inside()
         self._stop(reason)
         if self._is_worker():
             return
-        self._wait(lambda: not self._window.open_count, self._ended, deadline, level=level)
+        self._wait(lambda: not self._window.open_count, self._ended, deadline)
         # The worker ends when its mailbox has failed and all messages have ended.
         self._window.box.fail(reason)
         self._lane.reader.wake_reader()
-        try:
-            # The worker may be in a callback that waits for an answer.
-            self._lane.prepare_wait()
-        except errors.CallInSignalHandlerError:
-            return  # The worker ends by itself.
-        if self._worker_ended.wait(max(deadline.remaining(), callback_time)):
+        if waiting(self._worker_ended.wait, max(deadline.remaining(), callback_time)):
             self._worker.join(CALLBACK_TIME)
 
     def _stop(self, reason: Exception) -> None:
         """Accept no more messages because of *reason*; never waits."""
-        self._check_locks()
-        with self._lock:
+
+        def stop() -> None:
             self._stopped = self._stopped or reason
             self._room.notify()
             self._wake_worker()
 
+        self._in_turn(stop)
+
     def _wake_worker(self) -> None:
-        """End the worker's current wait; the publisher lock is held."""
+        """End the worker's current wait; in the turn."""
         if self._idle:
             self._work.set()
         else:
             self._lane.interrupt(self._window.box)
 
     def _nudge_worker(self) -> None:
-        """As :meth:`_wake_worker`, without the publisher lock."""
+        """As :meth:`_wake_worker`, without the turn."""
         # Both, because the worker may become idle at this moment.
         self._work.set()
         self._lane.interrupt(self._window.box)
@@ -596,10 +589,13 @@ class Publisher:
 
     def _abandon(self, error: BaseException) -> None:
         """End all messages after an error in the worker, so that no thread waits for ever."""
-        with self._lock:
+
+        def abandon() -> None:
             self._stopped = errors.HandleClosedError("publisher", reason=repr(error))
             self._window.abandon(self._stopped)
             self._room.notify()
+
+        self._turn.run(FOREVER, abandon)
         self._complete()
 
     def _step(self) -> float | None:
@@ -608,75 +604,59 @@ class Publisher:
 
         Infinity means that all messages have ended, and None that the worker can end.
         """
-        window = self._window
         self._settle()
         while True:
-            with self._lock:
-                self._in_callback = self._idle = self._left_to_worker = False
-                window.flush()
-                due = 0.0 if window.failures else window.due()
-                self._flushing = window.number != self._flushed_number
-                if self._flushing:
-                    self._flushed_number = window.number
-                    soon = time.monotonic() + BLOCK_DELAY
-                    return soon if due is None else min(due, soon)
-                if due is not None:
-                    if window.staged and window.room > 0 and not window.stalled:
-                        continue
-                    return due
-                # Set `_stopped` before looking for staged messages. A thread may have staged one
-                # before this line, or while the worker still flushed regularly, and relies on the
-                # worker to write it.
-                self._stopped = self._stopped or window.box.failure
-                if window.staged:
-                    continue
-                if self._stopped is not None:
-                    return None
-                self._idle = True
-                return math.inf
+            due = self._turn.run(FOREVER, self._flush_due)
+            if due is None or due >= 0.0:
+                return due
+
+    def _flush_due(self) -> float | None:
+        """
+        Do the work of :meth:`_step` in the turn.
+
+        A negative result means that threads have staged messages meanwhile.
+        """
+        window = self._window
+        self._in_callback = self._idle = self._left_to_worker = False
+        window.flush()
+        due = 0.0 if window.failures else window.due()
+        self._flushing = window.number != self._flushed_number
+        if self._flushing:
+            self._flushed_number = window.number
+            soon = time.monotonic() + BLOCK_DELAY
+            return soon if due is None else min(due, soon)
+        if due is not None:
+            can_write = window.staged and window.room > 0 and not window.stalled
+            return -1.0 if can_write else due
+        # Set `_stopped` before looking for staged messages. A thread may have staged one before
+        # this line, or while the worker still flushed regularly, and relies on the worker to write
+        # it.
+        self._stopped = self._stopped or window.box.failure
+        if window.staged:
+            return -1.0
+        if self._stopped is not None:
+            return None
+        self._idle = True
+        return math.inf
 
     def _settle(self) -> None:
-        """Process acks and retries; call plugins and the user's code without the publisher lock."""
+        """Process acks and retries; call plugins and the user's code without the turn."""
         window = self._window
-        with self._lock:
-            failed_attempts = window.process_outcomes()
+        failed_attempts = self._turn.run(FOREVER, window.process_outcomes)
         self._complete()
         if failed_attempts:
             window.decide_retries(failed_attempts)
-            with self._lock:
-                window.schedule_retries()
+            self._turn.run(FOREVER, window.schedule_retries)
             self._complete()
 
     def _complete(self) -> None:
         """
         Complete the futures of ended messages, then call their callbacks.
 
-        The callbacks are called without the publisher lock.
+        The callbacks are called without the turn.
         """
-        window, on_report, reports = self._window, self._on_report, self._hooks.reports
-        with self._lock:
-            acked = window.take_acked()
-            failures, window.failures = window.failures, []
-            ended = [*acked, *[(future, error) for _, future, error in failures]]
-            observed: list[PublishFuture] = []
-            for future, outcome in ended:
-                future.outcome = outcome
-                if on_report is not None or future.callbacks:
-                    observed.append(future)
-                if future.notifier is not None:
-                    future.notifier.notify()
-            report_due = reports is not None and reports.note(error for *_, error in failures)
-            if on_report is None:
-                for number, future, _ in failures:
-                    self._keep_failure(number, future)
-            self._counters.failed += len(failures)
-            size = self._options.size
-            if window.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
-                self._room.notify()
-            self._ended.notify()
-            if observed or report_due:
-                self._flushing, self._in_callback = False, True
-                window.flush()
+        on_report, reports = self._on_report, self._hooks.reports
+        observed, report_due = self._turn.run(FOREVER, self._end_messages)
         guard = self._counters.guard
         if reports is not None and report_due:
             guard(reports.send)
@@ -686,11 +666,42 @@ class Publisher:
             for callback in future.callbacks or ():
                 guard(callback, future)
 
+    def _end_messages(self) -> tuple[list[PublishFuture], bool]:
+        """
+        Complete the futures of ended messages, in the turn.
+
+        Returns those with callbacks, and whether a report to plugins is due.
+        """
+        window, on_report, reports = self._window, self._on_report, self._hooks.reports
+        acked = window.take_acked()
+        failures, window.failures = window.failures, []
+        ended = [*acked, *[(future, error) for _, future, error in failures]]
+        observed: list[PublishFuture] = []
+        for future, outcome in ended:
+            future.outcome = outcome
+            if on_report is not None or future.callbacks:
+                observed.append(future)
+            if future.notifier is not None:
+                future.notifier.notify()
+        report_due = reports is not None and reports.note(error for *_, error in failures)
+        if on_report is None:
+            for number, future, _ in failures:
+                self._keep_failure(number, future)
+        self._counters.failed += len(failures)
+        size = self._options.size
+        if window.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
+            self._room.notify()
+        self._ended.notify()
+        if observed or report_due:
+            self._flushing, self._in_callback = False, True
+            window.flush()
+        return observed, report_due
+
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
         """
         Keep a failure until its future is observed or the publisher ends.
 
-        The publisher lock is held.
+        In the turn.
         """
         kept = self._unobserved
         if len(kept) >= KEPT_FAILURES:

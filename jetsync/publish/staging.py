@@ -1,7 +1,7 @@
 """
 The staging of a fast publisher: messages that were added one by one and are sent together.
 
-A call that takes the publisher lock and writes costs about 3 us, and staging costs a fifth of it.
+A call that takes the turn and writes costs about 3 us, and staging costs a fifth of it.
 A call that finds the staging full encodes and sends the staged messages. So does a call that is
 about to wait, and the loop thread after a short pause.
 """
@@ -44,7 +44,7 @@ class Staging:
     """
 
     # Threads: any for `stage`, the loop thread for `_send`, and for the rest those that hold the
-    # publisher lock.
+    # turn of the publisher.
     # Locks: the staging lock, `lock`, protects `places`, `last`, `frames`, `size` and `is_armed`.
     # Any thread sets `is_stopped` without it.
 

@@ -9,7 +9,7 @@ stages them, because a write costs more than encoding a message. Both stage retr
 message, four threads are a fifth slower than one: the thread that gets the lock still has to wait
 for the GIL. So staging appends to a list, which needs no lock, and messages get their numbers when
 a block is written. Any thread may stage a message. The owner calls everything else. A ``Publisher``
-holds the publisher lock meanwhile, unless it waits for acks or plugins run.
+has the turn meanwhile, unless it waits for acks or plugins run.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class Window:
     whose first attempt failed has a :class:`RetryEntry`.
     """
 
-    # Threads: the one of `publish_many`, or those that hold the publisher lock. Any thread
+    # Threads: the one of `publish_many`, or those that have the turn of the publisher. Any thread
     # calls `stage`. The worker of a `Publisher` calls `wait`, `decide_retries` and `close` without
-    # the publisher lock. The loop thread calls `box.find_messages`.
+    # the turn. The loop thread calls `box.find_messages`.
     # Locks: none of its own.
 
     def __init__(
@@ -337,7 +337,7 @@ class Window:
         """
         if not self.staged:
             self.stalled = 0.0
-            # Threads count without the publisher lock, so another one may have added to an old
+            # Threads count without the turn, so another one may have added to an old
             # count.
             self.staged_bytes = 0
             return
@@ -461,7 +461,7 @@ class Window:
         """
         End the messages whose outcome is known, decide about retries, and send those that are due.
 
-        Calls plugins. A ``Publisher`` takes the three steps itself: it holds the publisher lock
+        Calls plugins. A ``Publisher`` takes the three steps itself: it has the turn
         during the first and the last, but not while plugins run.
         """
         failed = self.process_outcomes()

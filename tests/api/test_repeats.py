@@ -15,6 +15,7 @@ from jetsync._api import repeats
 from jetsync._api.repeats import answered, connected, repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
+from jetsync._base.turn import waiting
 from jetsync._io.outbox import LaneState
 
 
@@ -31,7 +32,7 @@ def context():
     waits = []
     outbox = SimpleNamespace(state=LaneState.OPEN, wait_open=wait_open)
     connection = SimpleNamespace(closing=Latch(), check=lambda: None)
-    lane = SimpleNamespace(outbox=outbox, prepare_wait=lambda: None)
+    lane = SimpleNamespace(outbox=outbox)
     context = SimpleNamespace(connection=connection, lane=lane, waits=waits)
     return context
 
@@ -83,16 +84,15 @@ def test_without_a_connection_a_call_waits_for_its_whole_time(context):
 
 def test_a_signal_handler_does_not_wait_for_a_thread_that_it_interrupted(context):
     """
-    Without a connection, a handler that interrupted the reading thread must take over from it.
+    Without a connection, a handler that interrupted a wait waits for no connection.
     """
 
-    def prepare_wait():
-        raise jetsync.CallInSignalHandlerError
+    def handler():
+        with pytest.raises(jetsync.CallInSignalHandlerError):
+            repeated(context, failing(), Deadline.after(30))
 
     context.lane.outbox.state = LaneState.DOWN
-    context.lane.prepare_wait = prepare_wait
-    with pytest.raises(jetsync.CallInSignalHandlerError):
-        repeated(context, failing(), Deadline.after(30))
+    waiting(handler)
     assert context.waits == []
 
 

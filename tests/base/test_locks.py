@@ -22,13 +22,10 @@ from helpers.forks import run_in_child
 from helpers.interrupts import handled_at, interrupted_at, is_locked
 from helpers.waiting import eventually
 from jetsync._base import locks
-from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.locks import (
     Latch,
-    Level,
-    Locked,
-    LongLock,
     flag_lock,
+    holds_short_lock,
     interrupt_safe_lock,
     refuse_reentry,
     short_lock,
@@ -38,15 +35,12 @@ KINDS = [
     "flag_lock()",
     "interrupt_safe_lock()",
     "short_lock()",
-    "LongLock(Level.HANDLE)",
-    "Locked(LongLock(Level.HANDLE), Deadline.after(100))",
 ]
 """Expressions that make all kinds of locks that ``with`` may take."""
 
 SIGNALLED = """
 import signal, sys
 from jetsync._base.locks import *
-from jetsync._base.locks import Deadline
 
 class Struck(Exception):
     pass
@@ -71,17 +65,10 @@ for _ in range(1000):
     try:
         use(lock)
     except Struck:
-        held += repr(getattr(lock, "_lock", lock)).startswith("<locked")
+        held += repr(lock).startswith("<locked")
 print(held)
 """
 """Print how many of 1,000 signals at random moments leave a lock held."""
-
-
-def is_held(lock):
-    """
-    Return whether a thread holds a lock of any kind.
-    """
-    return is_locked(lock._lock if isinstance(lock, Locked) else lock)
 
 
 class TestEveryKind:
@@ -100,7 +87,7 @@ class TestEveryKind:
             step += 1
             lock = eval(kind)
             ended = interrupted_at(step, lambda: use(lock))  # noqa: B023
-            assert not is_held(lock), step
+            assert not is_locked(lock), step
         assert step > 4
 
     @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers with signals")
@@ -204,154 +191,42 @@ class TestRefuseReentry:
         refuse_reentry(lock)
 
 
-class TestLongLock:
-    def test_a_turn(self):
-        """
-        A thread that asks for its own turn again is refused at once, and keeps the turn.
-        """
-        lock = LongLock(Level.TURN)
-        with Locked(lock, Deadline.after(5)):
-            with pytest.raises(jetsync.CallInSignalHandlerError), Locked(lock, Deadline.after(5)):
-                pass
-            with pytest.raises(jetsync.CallInSignalHandlerError), lock:
-                pass
-            with ThreadPoolExecutor(1) as pool:
-                assert not pool.submit(lock.enter, NO_WAIT).result(5)
-        assert "unlocked" in repr(lock)
-
-    def test_the_deadline(self):
-        """
-        A wait for the lock ends by its deadline, with an error that says what was waited for.
-        """
-        lock = LongLock(Level.HANDLE)
-        with lock, ThreadPoolExecutor(1) as pool:
-            turn = Locked(lock, Deadline.after(0.1), "the test")
-            error = pool.submit(turn.__enter__).exception(5)
-        assert isinstance(error, jetsync.WaitTimeoutError)
-        assert "the test" in str(error)
-
-    def test_a_long_wait_is_many_short_ones(self, monkeypatch):
-        """
-        A signal does not end the wait for a lock on Windows, so no wait is long.
-        """
-        waits = []
-
-        def take(lock, taken, seconds):
-            waits.append(seconds)
-            taken.append(len(waits) == 3)
-            return taken[-1]
-
-        monkeypatch.setattr(locks, "take", take)
-        lock = LongLock(Level.HANDLE)
-        with lock, ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lock.take, [], None).result(5)
-        assert waits == [locks.SIGNAL_CHECK] * 3
-
-    @pytest.mark.parametrize("use", [Locked, lambda lock, _: lock])
-    def test_ctrl_c_in_a_turn(self, use):
-        """
-        Ctrl-C at any step of taking or returning a turn leaves the lock free.
-        """
-
-        def take_turn(lock):
-            with use(lock, Deadline.after(5)):
-                pass
-
-        step, ended = 0, False
-        while not ended:
-            step += 1
-            lock = LongLock(Level.HANDLE)
-            ended = interrupted_at(step, lambda: take_turn(lock))  # noqa: B023
-            assert not is_locked(lock), step
-
-    @pytest.mark.parametrize(
-        ("inner", "outer"),
-        [
-            (short_lock, Level.HANDLE),
-            (short_lock, Level.TURN),
-            (lambda: LongLock(Level.HANDLE), Level.TURN),
-        ],
-    )
-    def test_a_lock_whose_holder_waits_for_ours_is_refused(self, inner, outer):
-        """
-        A call that holds a lower lock is refused a lock whose holder waits for that lower lock.
-        """
-        lower, higher = inner(), LongLock(outer)
-
-        def holder():
-            with higher:
-                held.set()
-                with lower:
-                    pass
-
-        held = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
-            # As a signal handler that interrupts the holder of the lower lock.
-            with lower:
-                held_by_other = pool.submit(holder)
-                assert held.wait(5)
-                # First with a limit: if nothing is refused, the test fails instead of hanging.
-                with pytest.raises(jetsync.CallInSignalHandlerError):
-                    higher.enter(Deadline.after(5))
-                with pytest.raises(jetsync.CallInSignalHandlerError):
-                    higher.enter()
-                assert not higher.enter(NO_WAIT)
-            held_by_other.result(5)
-            with higher:
-                pass
-
-    def test_a_free_lock_is_taken_in_any_order(self):
-        """
-        A call that holds a lower lock takes a free lock, because it does not wait for it.
-        """
-        higher = LongLock(Level.TURN)
-        with short_lock(), higher:
-            assert higher.held_here()
-        assert not is_locked(higher)
-
-    def test_the_socket_is_left_before_a_wait(self):
-        """
-        The call that another thread needs is made before a wait, but not if the call does not wait.
-        """
-        calls = []
-        lock = LongLock(Level.TURN, lambda: calls.append("prepared"))
-        with lock:
-            pass
-        with ThreadPoolExecutor(1) as pool, lock:
-            assert not pool.submit(lock.enter, NO_WAIT).result(5)
-            assert not calls
-            assert not pool.submit(lock.enter, Deadline.after(0.01)).result(5)
-        assert calls == ["prepared"]
-
+class TestShortLocks:
     def test_a_forked_child_forgets_the_locks_of_its_parent(self):
         """
         A thread of the child that gets the identity of one of the parent holds none of its locks.
         """
-        lower, higher = short_lock(), LongLock(Level.HANDLE)
 
         def check():
-            assert not any(locks._locks.values())
-            locks.refuse_deadlock(Level.TURN)
+            assert not holds_short_lock()
 
-        with lower, higher:
+        with short_lock():
             assert run_in_child(check) == 0
-            with pytest.raises(jetsync.CallInSignalHandlerError):
-                locks.refuse_deadlock(Level.TURN)
+            assert holds_short_lock()
+        assert not holds_short_lock()
+
+    def test_a_lock_of_another_thread_is_not_held_here(self):
+        """
+        Only the thread that holds a short lock is said to hold one.
+        """
+        with short_lock(), ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(holds_short_lock).result(5)
 
     def test_a_lock_that_is_gone_is_forgotten(self):
         """
         A lock leaves the list of locks with its handle.
         """
-        before = {level: len(known) for level, known in locks._locks.items()}
-        kept = [LongLock(Level.HANDLE), short_lock()]
-        assert [len(known) for known in locks._locks.values()] == [n + 1 for n in before.values()]
+        before = len(locks._short_locks)
+        kept = short_lock()
+        assert len(locks._short_locks) == before + 1
         del kept
-        assert {level: len(known) for level, known in locks._locks.items()} == before
+        assert len(locks._short_locks) == before
 
 
 BARE = {
     ("jetsync/_base/locks.py", "Lock"): "makes the locks, and latches, which `with` never takes",
     ("jetsync/_base/locks.py", "RLock"): "makes the locks",
+    ("jetsync/_base/turn.py", "RLock"): "only threads that no signal interrupts take it by `with`",
     ("jetsync/_io/reader.py", "RLock"): "`with` never takes it",
     ("jetsync/_io/wakeups.py", "Lock"): "`with` never takes it",
     ("jetsync/consume/handlers.py", "Lock"): "only threads that no signal interrupts take it",
@@ -408,29 +283,32 @@ def test_locks_of_threading_are_found(source, kinds):
     assert locks_of_threading(source) == kinds
 
 
-UNLEVELED = {
+OTHERS = {
     ("_io/reader.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
     ("_io/wakeups.py", "Lock"): "a signal: one thread waits for another one to release it",
     ("consume/handlers.py", "Lock"): "only threads of jetsync take it, which no signal interrupts",
 }
-"""Locks without a level, and why they need none."""
+"""Locks that are neither short nor a turn, and why that is safe."""
 
 
-def test_every_lock_has_a_level():
+def test_every_lock_is_short_or_a_turn():
     """
-    A lock of a module that signal handlers reach is a short or a long lock.
+    A lock of a module that signal handlers reach is a short lock or a turn.
     """
     package = Path(jetsync.__file__).parent
     found = set()
     for path in package.rglob("*.py"):
         where = path.relative_to(package).as_posix()
-        if where.startswith(("cli/", "devserver/", "testing/")) or where == "_base/locks.py":
+        if where.startswith(("cli/", "devserver/", "testing/")) or where in {
+            "_base/locks.py",
+            "_base/turn.py",
+        }:
             continue
         for kind in re.findall(
             r"threading\.(R?Lock|Condition|Semaphore|Event)\(", path.read_text()
         ):
             found.add((where, kind))
-    assert found == set(UNLEVELED)
+    assert found == set(OTHERS)
 
 
 class TestLatch:

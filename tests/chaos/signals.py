@@ -1,5 +1,8 @@
 """
 Signal handlers that use the client, at random moments of all blocking calls of the main thread.
+
+A handler that interrupts a call may make every call that never waits. Other calls work, or are
+refused at once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,11 @@ import jetsync
 CALL_LIMIT = 4.0
 """Seconds that an interrupted call may take after its handler: its own time-out and some more."""
 
+AT_ONCE = 0.0
+"""Seconds that an action may take that is refused."""
+
+NEVER_WAITS = {"close", "drain", "subscription.close"}
+"""Actions that are never refused."""
 
 BUSY = 10
 """One of so many trials uses the busy publisher."""
@@ -69,17 +77,21 @@ def strike(world, report, h: Handles, name, action, delay, step) -> None:
     def handler():
         nonlocal handled
         report.counts["signals"] += 1
+        limit = ACTION_LIMIT
         begin = time.monotonic()
         try:
             ACTIONS[action](h)
         except jetsync.CallInSignalHandlerError:
             report.counts["refused"] += 1
+            limit = AT_ONCE
+            if action in NEVER_WAITS:
+                report.violation("handler: refused", traceback.format_exc())
         except jetsync.JetSyncError:
             report.counts["errors"] += 1
         except Exception as error:  # noqa: BLE001 - the trial looks for any error
             report.foreign("the handler", error)
         handled = time.monotonic() - begin
-        if handled > ACTION_LIMIT + LATE:
+        if handled > limit + LATE:
             report.violation("handler: late", f"took {handled:.1f} s")
 
     begin = time.monotonic()

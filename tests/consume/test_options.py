@@ -151,7 +151,7 @@ def ordered():
     cursor = types.SimpleNamespace(name="C")
     info = types.SimpleNamespace(config=ConsumerConfig())
     context = types.SimpleNamespace(
-        lane=types.SimpleNamespace(prepare_wait=None, later=lambda *_: None),
+        lane=types.SimpleNamespace(later=lambda *_: None),
         deadline=Deadline.after,
     )
     source = types.SimpleNamespace(stream="S", cursor=cursor, info=info, context=context)

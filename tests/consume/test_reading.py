@@ -13,7 +13,8 @@ import pytest
 import jetsync
 from helpers.interrupts import is_locked
 from helpers.waiting import eventually
-from jetsync._base.deadline import NO_WAIT, Deadline
+from jetsync._base.deadline import FOREVER, Deadline
+from jetsync._base.turn import outside
 from jetsync.consume.reading import Reading, shown
 
 
@@ -22,7 +23,7 @@ def connection():
     """
     The part of a connection that the core uses.
     """
-    lane = types.SimpleNamespace(forked=False, prepare_wait=lambda: None)
+    lane = types.SimpleNamespace(forked=False)
     return types.SimpleNamespace(lane=lane, stopping=False)
 
 
@@ -41,60 +42,86 @@ class TestTakers:
         """
 
         def second(seconds):
-            with reading.turn(Deadline.after(seconds)):
-                return True
+            return reading.run(Deadline.after(seconds), bool, 1)
+
+        def first():
+            late, waiting = pool.submit(second, 0.0), pool.submit(second, 30.0)
+            with pytest.raises(jetsync.WaitTimeoutError, match="another call on the watch"):
+                late.result(10)
+            return waiting
 
         with ThreadPoolExecutor(2) as pool:
-            with reading.turn(Deadline.after(0.0)):
-                late, waiting = pool.submit(second, 0.0), pool.submit(second, 30.0)
-                with pytest.raises(jetsync.WaitTimeoutError, match="another call on the watch"):
-                    late.result(10)
-            assert waiting.result(10)
-        assert not is_locked(reading.turn_lock)
+            assert reading.run(Deadline.after(0.0), first).result(10)
+        assert not is_locked(reading.turn._lock)
 
-    @pytest.mark.parametrize("how", ["lock", "taker", "takers"])
-    def test_a_call_inside_another_one_is_refused(self, reading, how):
+    def test_a_hook_inside_a_call_is_refused(self, reading):
         """
-        A plugin or signal handler inside a call for a message can neither take nor wait.
+        A plugin that is called inside a call for a message can neither take nor wait.
         """
 
-        def refused():
+        def hook():
             assert reading.is_taking_here()
-            for call in (reading.check, lambda: reading.turn(NO_WAIT), reading.prepare_wait):
-                with pytest.raises(jetsync.ConflictingUseError, match="of this watch"):
+            for call in (
+                lambda: reading.run(Deadline.after(30), bool),
+                lambda: reading.wait(reading.over, 30.0),
+            ):
+                with pytest.raises(jetsync.ConflictingUseError):
                     call()
+            return True
 
-        if how == "lock":
-            with reading.turn_lock:
-                refused()
-        elif how == "taker":
-            reading.taker = threading.get_ident()
-            refused()
-        else:
-            reading.takers.add(threading.get_ident())
-            refused()
+        assert reading.run(FOREVER, outside, hook)
 
-    def test_another_thread_is_not_refused(self, reading):
+    def test_a_signal_handler_inside_a_call_is_refused(self, reading):
         """
-        While one thread takes, the others may wait.
+        A signal handler that interrupts a call for a message can neither take nor wait.
         """
-        with ThreadPoolExecutor(1) as pool, reading.turn_lock:
-            assert pool.submit(reading.check).result(10) is None
-            assert pool.submit(reading.prepare_wait).result(10) is None
+
+        def handler():
+            with pytest.raises(jetsync.CallInSignalHandlerError):
+                reading.run(Deadline.after(30), bool)
+            with pytest.raises(jetsync.CallInSignalHandlerError):
+                reading.wait(reading.over, 30.0)
+            return True
+
+        assert reading.run(FOREVER, handler)
+
+    def test_one_taker(self, reading):
+        """
+        Inside a call that lets in one taker, no other call of its thread waits.
+        """
+        reading.taker = threading.get_ident()
+        with pytest.raises(jetsync.ConflictingUseError, match="of this watch"):
+            reading.wait(reading.over, 30.0)
+
+    def test_another_thread_may_wait(self, reading):
+        """
+        While one thread takes, the others may wait for the end.
+        """
+
+        def end():
+            waiting = pool.submit(reading.wait, reading.over, 30.0)
+            reading.end()
+            return waiting.result(10)
+
+        with ThreadPoolExecutor(1) as pool:
+            assert reading.run(FOREVER, end)
 
     def test_a_forked_child(self, reading, connection):
         """
         In a forked child, calls raise at once instead of waiting for threads of the parent.
         """
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(reading.turn_lock.enter).result(10)
+            pool.submit(reading.turn._lock.acquire).result(10)
             connection.lane.forked = True
-            for call in (lambda: reading.turn(Deadline.after(None)), reading.prepare_wait):
+            for call in (
+                lambda: reading.run(Deadline.after(None), bool),
+                lambda: reading.wait(reading.over, 30.0),
+            ):
                 with pytest.raises(jetsync.ForkedProcessError):
                     call()
             reading.after_fork()
             assert reading.over.is_set()
-            assert not is_locked(reading.turn_lock)
+            assert not is_locked(reading.turn._lock)
 
 
 class TestEnd:

@@ -37,9 +37,7 @@ def lose(publisher, count):
     Lose the next messages: they get sequences and are never sent.
     """
     link, engine = publisher._link, publisher._link.engine
-    link.enter()
-    engine.claim(count, time.monotonic(), engine.subject)
-    link.leave()
+    link.call(engine.claim, count, time.monotonic(), engine.subject)
 
 
 def unread(publisher):

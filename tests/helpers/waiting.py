@@ -105,4 +105,4 @@ def timed(least, most):
 
 def is_led(messages):
     """Whether a thread drives a consumption, which means that it waits for messages."""
-    return is_locked(messages._core.reading.turn_lock)
+    return is_locked(messages._core.reading.turn._lock)

@@ -106,12 +106,6 @@ class StubLane:
     def later(self, seconds, call, *arguments):
         """Do nothing: the stub has no loop."""
 
-    def is_busy_here(self):
-        return self.busy_here
-
-    def prepare_wait(self):
-        """Return False: no signal handler is running."""
-
     def close(self, reason):
         self.state, self.outbox.reason = LaneState.CLOSED, reason
 
@@ -651,14 +645,6 @@ class TestListener:
         connection.session.on_disconnected()
         (event,) = connection.plugins.dispatcher.events
         assert (type(event), event.error) == (events.ClosedEvent, None)
-
-    def test_closed_by_a_signal_handler(self, connection):
-        """
-        A close inside a close of the same thread returns and leaves the work to the outer one.
-        """
-        connection.session.flush = lambda deadline, while_closing: connection.close(1)
-        connection.close(1)
-        assert connection.closed.is_set()
 
     def test_closed_after_an_interrupt(self, connection):
         """A close that Ctrl-C interrupted can be repeated."""

@@ -30,7 +30,6 @@ from helpers.interrupts import interrupted_at, is_locked, steps_of
 from helpers.lacking import needs_fork, skip_if_lacking
 from helpers.waiting import LATE, eventually
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Locked
 from jetsync.devserver import DevServer
 
 
@@ -179,18 +178,20 @@ class TestFork:
         script = """
             import os, signal, sys, threading
             from helpers.forks import refusals
+            from jetsync._base.deadline import FOREVER
             import jetsync
+
+            def fork():
+                return publisher.publish(name), os.fork() == 0
 
             url, name = sys.argv[1:]
             with jetsync.connect(url) as client:
                 js = client.jetstream()
                 js.create_stream(name, subjects=[name])
                 publisher = js.publisher()
-                with publisher._lock:
-                    future = publisher.publish(name)
-                    is_child = os.fork() == 0
+                future, is_child = publisher._turn.run(FOREVER, fork)
                 if is_child:
-                    owner = threading.Thread(target=publisher._lock.enter)
+                    owner = threading.Thread(target=publisher._turn._lock.acquire)
                     owner.start()
                     owner.join()
                     signal.alarm(30)
@@ -624,7 +625,7 @@ class TestInterruptedReads:
         """
         with client.subscribe(unique) as subscription:
             self.check(
-                lambda: not is_locked(subscription._reading.turn_lock),
+                lambda: not is_locked(subscription._reading.turn._lock),
                 lambda: subscription.next(timeout=0),
             )
 
@@ -675,7 +676,7 @@ class TestInterruptedReads:
                 except jetsync.ConsumptionClosedError as error:
                     assert "a call was interrupted" in str(error)  # noqa: PT017
                     outcomes.add("interrupted")
-                assert not is_locked(messages._core.reading.turn_lock), step
+                assert not is_locked(messages._core.reading.turn._lock), step
                 messages.close()
                 assert messages.closed
                 # Otherwise the server might send the next message to the closed consumption.
@@ -689,17 +690,14 @@ class TestInterruptedReads:
         """
 
         def begin():
-            with Locked(
-                ordered._use_lock, Deadline.after(5), "another call on the ordered consumer"
-            ):
-                ordered._check_unused()
+            ordered._turn.run(Deadline.after(5), ordered._check_unused)
 
         with stream.ordered_consumer() as ordered:
             step, ended = 0, False
             while not ended:
                 step += 1
                 ended = interrupted_at(step, begin)
-                assert not is_locked(ordered._use_lock), step
+                assert not is_locked(ordered._turn._lock), step
 
 
 def test_a_dropped_client_is_closed_at_once(nats_server, unique):

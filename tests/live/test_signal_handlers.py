@@ -1,9 +1,9 @@
 """
-Calls from signal handlers: a handler may interrupt any call, at any step, and make any call.
+Calls from signal handlers: a handler that interrupts a call of jetsync must not wait.
 
-Each pair of an outer and an inner call runs many times, and the inner call runs at another step of
-the outer one each time. The inner call works or raises an error of jetsync at once. The outer call
-is not disturbed. Afterwards both work, and no message is lost or delivered twice.
+A call that would wait raises CallInSignalHandlerError at once and sends nothing. Every other call
+works. The interrupted call is not disturbed. Afterwards all handles work, and no message is lost or
+delivered twice.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import jetsync
+from helpers import interrupts
 from helpers.connections import connection_of
-from helpers.interrupts import handled_at, is_locked
 from helpers.lacking import needs_epoll
 from helpers.thorough import thorough_except
 from helpers.waiting import eventually
+from jetsync._base.deadline import FOREVER
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
 STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))
 """Steps of an outer call at which each inner call runs, spread evenly; 0 for every step."""
 
-HANGS_AFTER = 20
+HANGS_AFTER = 60
 """Seconds after which a call counts as hanging: every wait of the calls below is shorter."""
 
 DATA = b"some data"
@@ -40,9 +41,12 @@ class Rig:
     The handles of one client, and the outcome of the messages that went through them.
     """
 
-    def __init__(self, client, other, name):
-        self.client, self.other, self.name = client, other, name
-        self.js = client.jetstream(timeout=5)
+    def __init__(self, url, client, other, name):
+        self.url, self.client, self.other, self.name = url, client, other, name
+        self.js = client.jetstream(timeout=20)
+        self.patience = 1
+        """Seconds that a call waits for a message."""
+
         self.stream = self.js.create_stream(
             name,
             subjects=[f"{name}.>"],
@@ -191,15 +195,18 @@ def publisher_publish(rig):
     """
     future = rig.publisher.publish(rig.out)
     rig.unknown += 1
-    future.result(5)
+    future.result(20)
     rig.stored, rig.unknown = rig.stored + 1, rig.unknown - 1
 
 
 def publisher_flush(rig):
     """
-    Wait until the publisher has nothing in flight.
+    Publish with the shared publisher, and wait until it has nothing in flight.
     """
-    assert rig.publisher.flush(timeout=5) == 0
+    rig.unknown += 1
+    rig.publisher.publish(rig.out)
+    assert rig.publisher.flush(timeout=20) == 0
+    rig.stored, rig.unknown = rig.stored + 1, rig.unknown - 1
 
 
 def atomic_batch(rig):
@@ -228,9 +235,10 @@ def fetch(rig):
     """
     Fetch a message that is available.
     """
-    rig.batch = rig.puller.fetch(1, expires=1)
+    rig.batch = rig.puller.fetch(1, expires=rig.patience)
     for message in rig.batch:
         rig.settle(message, "P")
+    return rig.batch.received
 
 
 def fetch_now(rig):
@@ -245,41 +253,44 @@ def next_(rig):
     """
     Take one message.
     """
-    message = rig.puller.next(expires=1)
+    message = rig.puller.next(expires=rig.patience)
     if message is not None:
         rig.settle(message, "P")
+    return message
 
 
-def consumption_next(rig, timeout=1):
+def consumption_next(rig, timeout=None):
     """
     Take one message of the consumption.
     """
-    message = rig.consumption.next(timeout=timeout)
+    message = rig.consumption.next(timeout=rig.patience if timeout is None else timeout)
     if message is not None:
         rig.settle(message, "C")
+    return message
 
 
-def ordered_next(rig, timeout=1):
+def ordered_next(rig, timeout=None):
     """
     Take the next message in order.
     """
-    message = rig.reading.next(timeout=timeout)
+    message = rig.reading.next(timeout=rig.patience if timeout is None else timeout)
     if message is not None:
         rig.note(message)
+    return message
 
 
-def watch_next(rig, timeout=1):
+def watch_next(rig, timeout=None):
     """
     Take the next change of the bucket.
     """
-    rig.watch.next(timeout=timeout)
+    return rig.watch.next(timeout=rig.patience if timeout is None else timeout)
 
 
-def subscription_next(rig, timeout=1):
+def subscription_next(rig, timeout=None):
     """
     Take a core message.
     """
-    rig.subscription.next(timeout=timeout)
+    return rig.subscription.next(timeout=rig.patience if timeout is None else timeout)
 
 
 def kv_put(rig):
@@ -293,7 +304,8 @@ def kv_get(rig):
     """
     Read a key.
     """
-    rig.kv.get("key")
+    with contextlib.suppress(jetsync.KeyNotFoundError):  # It may not be set yet.
+        rig.kv.get("key")
 
 
 def object_put(rig, name="a"):
@@ -307,7 +319,7 @@ def client_flush(rig):
     """
     Wait for a round trip.
     """
-    rig.client.flush(timeout=5)
+    rig.client.flush(timeout=20)
 
 
 OUTER = {
@@ -368,6 +380,9 @@ ENDING = frozenset(
 )
 """Inner calls that close a handle."""
 
+NEVER_WAITS = ENDING - {"publisher_close"} | {"client_publish"}
+"""Inner calls that no handler may be refused."""
+
 ENDED = (jetsync.ConsumptionClosedError, jetsync.HandleClosedError)
 """Errors that an outer call raises if the handler closed its handle."""
 
@@ -380,7 +395,7 @@ def rig(nats_server, unique):
     The handles of a client.
     """
     with jetsync.connect(nats_server.url) as client, jetsync.connect(nats_server.url) as other:
-        rig = Rig(client, other, unique)
+        rig = Rig(nats_server.url, client, other, unique)
         yield rig
         rig.close()
         other.jetstream().delete_stream(unique)
@@ -414,6 +429,8 @@ def strike(rig, outer, inner, step):
     def handler():
         try:
             INNER[inner](rig)
+        except (jetsync.CallInSignalHandlerError, jetsync.ConflictingUseError):
+            assert inner not in NEVER_WAITS
         except jetsync.JetSyncError as error:
             # These may include three messages of a window.
             rig.unknown += 3 * isinstance(error, UNKNOWN)
@@ -426,7 +443,7 @@ def strike(rig, outer, inner, step):
     # Each pull gets a message of its own. Without one it would wait for a server that is busy.
     for _ in range(2 if {outer, inner} <= {"fetch", "next"} else 1):
         rig.fill()
-    handled_at(step, call, handler)
+    interrupts.handled_at(step, call, handler)
     if inner in ENDING:
         rig.close()
         rig.open()
@@ -436,19 +453,8 @@ def steps_of(rig, outer):
     """
     Return the approximate number of steps of an outer call.
     """
-    steps = []
-
-    def look(frame, event, argument):
-        if event in {"call", "c_return"}:
-            steps.append(event)
-
     rig.fill()
-    sys.setprofile(look)
-    try:
-        OUTER[outer](rig)
-    finally:
-        sys.setprofile(None)
-    return len(steps)
+    return interrupts.steps_of(lambda: OUTER[outer](rig))
 
 
 PAIRS = {f"{outer}-{inner}": (outer, inner) for outer in OUTER for inner in INNER}
@@ -482,84 +488,477 @@ def test_any_call_in_any_other(rig, pair):
         rig.check()
 
 
-class Handles:
+# Waits. The server is paused, so each of these calls waits until the handler has returned.
+
+
+def publisher_room(rig):
     """
-    One handle of each kind that has a lock for several threads.
+    Publish more than the window has room for.
+    """
+    rig.unknown += 2
+    with rig.js.publisher(window=1, retries=0) as publisher:
+        for _ in range(2):
+            publisher.publish(rig.out)
+    rig.stored, rig.unknown = rig.stored + 2, rig.unknown - 2
+
+
+def loop(rig):
+    """
+    Take one message of the consumption in a loop.
+    """
+    for message in rig.consumption:
+        rig.settle(message, "C")
+        return message
+    return None
+
+
+def batch_loop(rig):
+    """
+    Take one message of a fetch in a loop.
+    """
+    for message in rig.puller.fetch(1, expires=rig.patience):
+        rig.settle(message, "P")
+        return message
+    return None
+
+
+def connect(rig):
+    """
+    Connect another client.
+    """
+    jetsync.connect(rig.url, connect_timeout=20).close()
+
+
+READS = {
+    "batch_loop": batch_loop,
+    "consumption_next": consumption_next,
+    "fetch": fetch,
+    "loop": loop,
+    "next": next_,
+    "ordered_next": ordered_next,
+    "subscription_next": subscription_next,
+    "watch_next": watch_next,
+}
+"""Calls that wait for a message and return it."""
+
+WAITS = {
+    **OUTER,
+    **READS,
+    "publisher_room": publisher_room,
+    "connect": connect,
+    "request": lambda rig: rig.client.request("$JS.API.INFO", timeout=20),
+    "rtt": lambda rig: rig.client.rtt(timeout=20),
+    "scan": lambda rig: list(rig.stream.scan()),
+}
+"""Calls that wait."""
+
+SHORTEST_REQUEST = 64
+"""The bytes of any request or message with a reply subject are more than this."""
+
+REFUSED = {
+    **{name: call for name, call in WAITS.items() if not name.startswith("publisher_")},
+    "fetch_now": fetch_now,
+    "next_now": lambda rig: consumption_next(rig, 0),
+    "subscription_now": lambda rig: subscription_next(rig, 0),
+    "request_many": lambda rig: list(rig.client.request_many("$JS.API.INFO", max_messages=1)),
+    "consumption_wait": lambda rig: rig.consumption.wait(timeout=rig.patience),
+    "reading_wait": lambda rig: rig.reading.wait(timeout=rig.patience),
+    "ordered_fetch": lambda rig: rig.spare.ordered.fetch(1, expires=rig.patience),
+    "publisher_flush": lambda rig: rig.publisher.flush(timeout=20),
+    "publisher_close": lambda rig: rig.publisher.close(timeout=20),
+    "batch_commit": lambda rig: rig.spare.batch.commit(timeout=20),
+    "fast_commit": lambda rig: rig.spare.fast.commit(timeout=20),
+    "fast_close": lambda rig: rig.spare.fast.close(timeout=20),
+    "ack_sync": lambda rig: rig.spare.messages[0].ack_sync(timeout=20),
+    "reconnect": lambda rig: rig.client.reconnect(timeout=20),
+}
+"""Calls that a handler cannot make while its own thread waits in another one."""
+
+
+class Spare:
+    """
+    Handles that the interrupted call does not use.
     """
 
-    def __init__(self, client, name):
-        self.client, self.name = client, name
-        js = client.jetstream(timeout=5)
-        stream = js.create_stream(
-            name, subjects=[f"{name}.>"], storage="memory", allow_atomic=True, allow_batched=True
-        )
-        self.publisher = js.publisher()
-        self.future = self.publisher.publish(f"{name}.one")
-        self.future.result(5)
-        self.fast = js.fast_publisher(timeout=5)
-        self.fast.add(f"{name}.two")
-        self.batch = js.atomic_batch(timeout=5)
-        self.batch.add(f"{name}.two")
-        consumer = stream.create_consumer("C", filter_subject=f"{name}.one")
-        self.message = consumer.next(expires=5)
-        self.consumption = consumer.consume(expires=5)
-        self.ordered = stream.ordered_consumer()
-        self.watch = js.create_key_value(name, storage="memory").watch(updates_only=True)
-        self.subscription = client.subscribe(f"core.{name}")
-        self.answers = client.request_many(f"core.{name}", timeout=60)
-        client.flush(timeout=5)
+    def __init__(self, rig):
+        rig.js.publish_many([(f"{rig.name}.spare", b"")] * 4)
+        consumer = rig.stream.create_consumer("S", filter_subject=f"{rig.name}.spare", ack_wait=60)
+        self.consumer = consumer
+        self.messages = list(consumer.fetch(4, expires=20))
+        self.consumptions = [rig.puller.consume(max_messages=1, expires=30) for _ in range(2)]
+        self.ordered = rig.stream.ordered_consumer(filter_subjects=f"{rig.name}.none")
+        self.reading = rig.stream.ordered_consumer(filter_subjects=f"{rig.name}.none").consume()
+        self.subscriptions = [rig.client.subscribe(f"spare.{rig.name}") for _ in range(2)]
+        self.watch = rig.kv.watch(updates_only=True)
+        self.answers = rig.client.request_many(f"spare.{rig.name}", timeout=60)
+        self.heard = rig.other.subscribe(f"heard.{rig.name}")
+        rig.other.flush(timeout=20)
+        self.batch = rig.js.atomic_batch(timeout=20)
+        self.batch.add(f"{rig.name}.batch")
+        self.fast = rig.js.fast_publisher(timeout=20)
+        self.fast.add(f"{rig.name}.fast")
+        self.publisher = rig.js.publisher(window=1)
+        self.future = self.publisher.publish(f"{rig.name}.first")
+        self.future.result(20)
 
-    def close(self):
-        """End all calls and all handles."""
-        reading = self.consumption, self.watch, self.subscription, self.answers, self.ordered
-        for handle in reading:
-            handle.close()
+    def use(self, rig):
+        """
+        Make every call that never waits.
+        """
+        for consumption in self.consumptions:
+            assert not consumption.closed
+            consumption.statistics()
+        self.consumptions[0].close()
+        self.consumptions[1].drain()
+        self.reading.close()
+        self.ordered.close()
+        self.watch.close()
+        self.answers.close()
+        self.subscriptions[0].close()
+        self.subscriptions[1].drain()
+        rig.client.subscribe(f"spare.{rig.name}").close()
         self.batch.discard()
-        self.publisher.close(timeout=5)
-        with contextlib.suppress(jetsync.BatchClosedError):
-            self.fast.close(timeout=5)
+        first, second, third, fourth = self.messages
+        first.ack()
+        second.term()
+        third.in_progress()
+        third.ack()
+        fourth.nak(delay=60)
+        rig.client.publish(f"heard.{rig.name}")
+        self.future = self.publisher.publish(f"{rig.name}.spare")
+        for call in (self.future.result, self.publisher.flush):
+            with pytest.raises(jetsync.CallInSignalHandlerError):
+                call(timeout=20)
+        # The window is full.
+        with pytest.raises(jetsync.CallInSignalHandlerError):
+            self.publisher.publish(f"{rig.name}.spare")
+        assert self.fast.statistics().added == 1
+        assert rig.client.is_connected
+        assert rig.client.statistics().reconnects == 0
 
-    def publish(self):
-        """Have another thread wait in the publisher for its turn to write."""
-        for _ in range(300):
-            self.future = self.publisher.publish(f"{self.name}.two", b"x" * 1000)
+    def check(self, rig):
+        """
+        Assert that all these calls had their effect.
+        """
+        assert all(consumption.wait(timeout=20) for consumption in self.consumptions)
+        assert self.reading.closed
+        assert self.watch.closed
+        assert self.heard.next(timeout=20) is not None
+        assert self.future.result(20).stream == rig.name
+        self.publisher.close(timeout=20)
+        self.fast.close(timeout=20)
+        eventually(lambda: self.consumer.info().num_ack_pending == 1)
+        subjects = rig.stream.info(subjects_filter=f"{rig.name}.*").state.subjects
+        assert f"{rig.name}.batch" not in subjects
+
+
+def waits():
+    """
+    Return whether the main thread waits inside a call of jetsync.
+    """
+    frame = sys._current_frames()[threading.main_thread().ident]
+    names = set()
+    if frame.f_code.co_filename.endswith("turn.py"):
+        return False  # About to begin or to end the wait.
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return "waiting" in names
+
+
+def interrupted_wait(rig, server, wait, handle):
+    """
+    Return what *wait* returns, which a signal handler interrupts that calls *handle*.
+
+    The server is paused until the handler has returned. After that, a message arrives for each
+    reader.
+    """
+    outcome = []
+
+    def handler(*_):
+        try:
+            outcome.append(handle())
+        except Exception as error:  # noqa: BLE001 - raised below
+            outcome.append(error)
+
+    def interrupt():
+        try:
+            eventually(waits, 20)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            eventually(lambda: outcome, 20)
+        finally:
+            server.resume()
+        rig.fill()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    server.pause()
+    try:
+        with no_hang("the interrupted call"), ThreadPoolExecutor(1) as pool:
+            interrupting = pool.submit(interrupt)
+            try:
+                result = wait()
+            finally:
+                interrupting.result(30)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        server.resume()
+        if outcome and isinstance(outcome[0], Exception):
+            raise outcome[0]
+    return result
+
+
+@pytest.fixture
+def rig_of_victim(victim, unique):
+    """
+    The handles of a client of a server that may be paused.
+    """
+    with jetsync.connect(victim.url) as client, jetsync.connect(victim.url) as other:
+        rig = Rig(victim.url, client, other, unique)
+        rig.patience = 20
+        yield rig
+        if not client.is_closed:
+            rig.close()
+        other.jetstream().delete_stream(unique)
+        other.jetstream().delete_key_value(unique)
+        other.jetstream().delete_object_store(unique)
+
+
+@needs_epoll
+class TestWaits:
+    """
+    A handler interrupts a call that waits.
+    """
+
+    @pytest.mark.parametrize("wait", WAITS)
+    def test_only_calls_that_never_wait_work(self, victim, rig_of_victim, wait):
+        """
+        Calls that would wait raise and send nothing, all others work, and the wait continues.
+        """
+        rig = rig_of_victim
+        rig.spare = spare = Spare(rig)
+        refused, sent = {}, []
+
+        def handle():
+            sent.append(rig.client.statistics().bytes_out)
+            stored, unknown = rig.stored, rig.unknown
+            for name, call in REFUSED.items():
+                try:
+                    refused[name] = call(rig)
+                except jetsync.JetSyncError as error:
+                    refused[name] = type(error)
+            rig.stored, rig.unknown = stored, unknown
+            sent.append(rig.client.statistics().bytes_out)
+            spare.use(rig)
+
+        result = interrupted_wait(rig, victim, lambda: WAITS[wait](rig), handle)
+        assert refused == dict.fromkeys(REFUSED, jetsync.CallInSignalHandlerError)
+        # Handles that end send UNSUB.
+        assert sent[1] - sent[0] < SHORTEST_REQUEST
+        assert result or wait not in READS
+        spare.check(rig)
+        rig.check()
+
+
+# What a handler calls while its own thread waits for a message of the same handle.
+CLOSES = {
+    "consumption.close": ("consumption_next", lambda rig: rig.consumption.close()),
+    "consumption.drain": ("consumption_next", lambda rig: rig.consumption.drain()),
+    "consumption.close in a loop": ("loop", lambda rig: rig.consumption.close()),
+    "batch.close": ("fetch", lambda rig: rig.batch.close()),
+    "reading.close": ("ordered_next", lambda rig: rig.reading.close()),
+    "reading.drain": ("ordered_next", lambda rig: rig.reading.drain()),
+    "ordered.close": ("ordered_next", lambda rig: rig.ordered.close()),
+    "watch.close": ("watch_next", lambda rig: rig.watch.close()),
+    "subscription.close": ("subscription_next", lambda rig: rig.subscription.close()),
+    "subscription.drain": ("subscription_next", lambda rig: rig.subscription.drain()),
+}
+
+ENDS = {
+    **WAITS,
+    "client_close": lambda rig: rig.client.close(timeout=60),
+    "client_drain": lambda rig: rig.client.drain(timeout=60),
+}
+"""Calls that wait, and that a handler interrupts to close the client."""
+
+LEFT = (jetsync.ConnectionClosedError, *UNKNOWN, *ENDED)
+"""How a call may end whose client a handler closes."""
+
+ALWAYS = ("publish", "loop", "publisher_publish", "fetch", "client_close", "client_drain")
+
+
+@needs_epoll
+class TestEnd:
+    """
+    A handler interrupts a call that waits, and closes what the call uses.
+    """
+
+    @pytest.mark.parametrize("close", CLOSES)
+    def test_closing_a_handle_ends_the_interrupted_call(self, victim, rig_of_victim, close):
+        """
+        Closing or draining a handle in a signal handler ends the wait for its messages.
+        """
+        wait, end = CLOSES[close]
+        rig = rig_of_victim
+
+        def call():
+            with contextlib.suppress(*ENDED):
+                return WAITS[wait](rig)
+
+        assert not interrupted_wait(rig, victim, call, lambda: end(rig))
+
+    @pytest.mark.parametrize("end", ["close", "drain"])
+    @pytest.mark.parametrize("wait", thorough_except({name: name for name in ENDS}, *ALWAYS))
+    def test_the_client_closes_when_the_handler_has_returned(
+        self, victim, rig_of_victim, wait, end
+    ):
+        """
+        `close` and `drain` return at once, and another thread closes the client within its time.
+        """
+        rig, pending = rig_of_victim, []
+
+        def call():
+            pending.append(rig.publisher.publish(rig.out))
+            try:
+                return ENDS[wait](rig)
+            except LEFT as error:
+                return type(error)
+
+        def handle():
+            assert not pending[0].done()
+            # A client that is closing is not drained.
+            with contextlib.suppress(*LEFT[: wait == "client_close"]):
+                getattr(rig.client, end)(timeout=60)
+
+        left = interrupted_wait(rig, victim, call, handle)
+        # It can be repeated, and then lasts until the client is closed.
+        rig.client.close(timeout=60)
+        assert rig.client.is_closed
+        assert pending[0].result(0).stream == rig.name
+        if wait == "loop":
+            assert left not in LEFT
+        elif end == "close" and wait in {"publish", "kv_put"}:
+            assert left is jetsync.PublishOutcomeUnknownError
+        elif end == "close" and wait == "publish_many":
+            assert left is jetsync.PublishManyError
+
+    def test_another_thread_closes_the_client(self, victim, rig_of_victim):
+        """
+        `close` returns at once in a handler, also if another thread is already closing the client.
+        """
+        rig = rig_of_victim
+
+        def handle():
+            closing = pool.submit(rig.client.close, timeout=60)
+            eventually(connection_of(rig.client).closing.is_set)
+            rig.client.close(timeout=60)
+            return closing
+
+        with ThreadPoolExecutor(1) as pool, contextlib.suppress(jetsync.ConnectionClosedError):
+            interrupted_wait(rig, victim, lambda: loop(rig), handle)
+        eventually(lambda: rig.client.is_closed)
+
+    @pytest.mark.parametrize("end", ["close", "drain"])
+    def test_the_client_closes_at_every_step_of_a_close(self, nats_server, unique, end):
+        """
+        A handler may close a client at any step of a call that closes it.
+        """
+        clients = []
+
+        def call():
+            clients.append(jetsync.connect(nats_server.url))
+            clients[-1].close(timeout=20)
+
+        def handler():
+            with contextlib.suppress(jetsync.ConnectionClosedError):
+                getattr(clients[-1], end)(timeout=20)
+
+        total = interrupts.steps_of(call)
+        for step in range(1, total, max(total // STRIKES, 1) if STRIKES else 1):
+            clients.append(clients[0])
+            with no_hang(f"step {step}"):
+                interrupts.handled_at(step, call, handler)
+                eventually(lambda: clients[-1].is_closed)
+
+
+def test_a_handler_in_plain_code_may_make_every_call(rig):
+    """
+    A handler that interrupts no call of jetsync waits as any other code.
+    """
+    rig.patience, rig.spare = 0.2, Spare(rig)
+    for consumption in rig.spare.consumptions:
+        consumption.close()
+    calls, failures = {**WAITS, **REFUSED}, {}
+
+    def handler(*_):
+        try:
+            calls[name](rig)
+        except jetsync.JetSyncError as error:
+            failures[name] = error
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        for name in calls:  # noqa: B007 - the handler reads it
+            rig.fill()
+            signal.raise_signal(signal.SIGINT)
+        assert not failures
+        rig.spare.fast = rig.js.fast_publisher()
+        rig.close()
+        rig.open()
+        rig.check()
+        calls, name = {"close": lambda rig: rig.client.close(timeout=20)}, "close"
+        signal.raise_signal(signal.SIGINT)
+        assert rig.client.is_closed
+        assert not failures
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def flood(rig):
+    """
+    Wait in the publisher for its turn to write.
+    """
+    for _ in range(300):
+        rig.spare.future = rig.publisher.publish(rig.out, b"x" * 1000)
 
 
 # What another thread does, and what the signal handler does meanwhile, without a limit of time.
 MEETINGS = {
-    "publish": (Handles.publish, lambda h: h.publisher.publish(f"{h.name}.two")),
-    "publisher.statistics": (Handles.publish, lambda h: h.publisher.statistics()),
-    "publisher.flush": (Handles.publish, lambda h: h.publisher.flush()),
-    "publisher.close": (Handles.publish, lambda h: h.publisher.close()),
-    "future.result": (Handles.publish, lambda h: h.future.result()),
-    "future.add_done_callback": (Handles.publish, lambda h: h.future.add_done_callback(print)),
+    "publish": (flood, lambda rig: rig.publisher.publish(rig.out)),
+    "publisher.statistics": (flood, lambda rig: rig.publisher.statistics()),
+    "publisher.flush": (flood, lambda rig: rig.publisher.flush()),
+    "publisher.close": (flood, lambda rig: rig.publisher.close()),
+    "future.result": (flood, lambda rig: rig.spare.future.result()),
+    "future.add_done_callback": (flood, lambda rig: rig.spare.future.add_done_callback(print)),
     "fast.add": (
-        lambda h: h.fast.add(f"{h.name}.two", headers={"a": "b"}, timeout=30),
-        lambda h: h.fast.add(f"{h.name}.two", timeout=60),
+        lambda rig: rig.spare.fast.add(rig.out, headers={"a": "b"}, timeout=30),
+        lambda rig: rig.spare.fast.add(rig.out, timeout=60),
     ),
-    "fast.commit": (lambda h: h.fast.commit(), lambda h: h.fast.commit(timeout=60)),
+    "fast.commit": (
+        lambda rig: rig.spare.fast.commit(),
+        lambda rig: rig.spare.fast.commit(timeout=60),
+    ),
     "batch.add": (
-        lambda h: h.batch.add(f"{h.name}.two", b"x" * 10000),
-        lambda h: h.batch.add(f"{h.name}.three", b"x" * 10000, timeout=60),
+        lambda rig: rig.spare.batch.add(rig.out, b"x" * 10000),
+        lambda rig: rig.spare.batch.add(f"{rig.name}.two", b"x" * 10000, timeout=60),
     ),
-    "consumption.next": (
-        lambda h: h.consumption.next(timeout=30),
-        lambda h: next(h.consumption),
-    ),
+    "consumption.next": (lambda rig: rig.consumption.next(timeout=30), loop),
     "consumption.wait": (
-        lambda h: h.consumption.next(timeout=30),
-        lambda h: h.consumption.wait(timeout=60),
+        lambda rig: rig.consumption.next(timeout=30),
+        lambda rig: rig.consumption.wait(timeout=60),
     ),
     "ordered.fetch": (
-        lambda h: h.ordered.fetch(1, expires=30),
-        lambda h: h.ordered.fetch(1, expires=60),
+        lambda rig: rig.spare.ordered.fetch(1, expires=30),
+        lambda rig: rig.spare.ordered.fetch(1, expires=60),
     ),
-    "watch.next": (lambda h: h.watch.next(timeout=30), lambda h: next(h.watch)),
+    "watch.next": (lambda rig: rig.watch.next(timeout=30), lambda rig: next(rig.watch)),
     "subscription.next": (
-        lambda h: h.subscription.next(timeout=30),
-        lambda h: next(h.subscription),
+        lambda rig: rig.subscription.next(timeout=30),
+        lambda rig: next(rig.subscription),
     ),
-    "answers.next": (lambda h: list(h.answers), lambda h: next(h.answers)),
+    "answers.next": (
+        lambda rig: list(rig.spare.answers),
+        lambda rig: next(rig.spare.answers),
+    ),
 }
 
 
@@ -569,28 +968,24 @@ class TestOtherThreads:
     """
 
     @pytest.mark.parametrize("meeting", MEETINGS)
-    def test_a_handler_never_waits_for_a_thread_that_waits_for_it(
-        self, nats_server, unique, meeting
-    ):
+    def test_a_handler_never_waits_for_a_thread_that_waits_for_it(self, rig, meeting):
         """
         A call of a handler works or raises at once if another thread waits for the interrupted one.
         """
         other, handler = MEETINGS[meeting]
-        with jetsync.connect(nats_server.url) as client, ThreadPoolExecutor(1) as pool:
-            handles = Handles(client, unique)
-            lane = connection_of(client).lane
+        rig.spare = spare = Spare(rig)
+        with ThreadPoolExecutor(1) as pool:
             # As the main thread does when a signal arrives during a write.
-            with no_hang(meeting), lane.outbox.write_lock:
+            with no_hang(meeting), connection_of(rig.client).lane.outbox.write_lock:
                 # Threads that read send it before they wait.
-                handles.message.ack()
-                waiting = pool.submit(other, handles)
+                spare.messages[0].ack()
+                waiting = pool.submit(other, rig)
                 eventually(waits_to_write, 10)
                 with contextlib.suppress(jetsync.CallInSignalHandlerError):
-                    handler(handles)
-            handles.close()
-            waiting.exception(10)
-            client.jetstream().delete_stream(unique)
-            client.jetstream().delete_key_value(unique)
+                    handler(rig)
+            spare.answers.close()
+            rig.close()
+            waiting.exception(30)
 
     def test_a_callback_that_waits_for_the_interrupted_call(self, nats_server, unique):
         """
@@ -606,14 +1001,19 @@ class TestOtherThreads:
                 interrupted.statistics()
 
             publisher = js.publisher(on_report=report)
-            # As the main thread does when a signal arrives while it uses the other publisher.
-            with no_hang("the handler"), interrupted._lock:
+
+            def handler():
                 publisher.publish(unique)
                 assert called.wait(10)
                 future = publisher.publish(unique)
                 for call in (future.result, publisher.flush, publisher.close):
                     with pytest.raises(jetsync.CallInSignalHandlerError):
                         call()
+                return future
+
+            # As the main thread does when a signal arrives while it uses the other publisher.
+            with no_hang("the handler"):
+                future = interrupted._turn.run(FOREVER, handler)
             publisher.publish(unique).result(10)
             publisher.close(timeout=10)
             assert future.result(10).stream == unique
@@ -627,37 +1027,20 @@ class TestOtherThreads:
             stream = js.create_stream(unique, subjects=[unique], storage="memory")
             publisher = js.publisher()
             # As the main thread does when a signal arrives while it uses the publisher.
-            with publisher._lock:
-                publisher.publish(unique)
+            publisher._turn.run(FOREVER, publisher.publish, unique)
             eventually(lambda: stream.info().state.messages == 1, 10)
             publisher.close(timeout=5)
 
-    @pytest.mark.parametrize("call", ["consumption.wait", "reading.wait", "watch.wait_current"])
-    def test_a_wait_for_a_thread_that_may_wait_for_the_interrupted_call(
-        self, nats_server, unique, call
-    ):
+    def test_a_wait_for_a_thread_that_may_wait_for_the_interrupted_call(self, rig):
         """
         A handler waits for no thread that takes messages, because plugins may use another handle.
         """
-        with jetsync.connect(nats_server.url) as client:
-            handles = Handles(client, unique)
-            bucket = client.jetstream().key_value(unique)
-            bucket.put("key", b"")
-            ordered = client.jetstream().stream(unique).ordered_consumer()
-            with bucket.watch() as watch, ordered.consume() as reading:
-                wait = {
-                    "consumption.wait": handles.consumption.wait,
-                    "reading.wait": reading.wait,
-                    "watch.wait_current": watch.wait_current,
-                }[call]
+        rig.kv.put("key", b"")
+        with rig.kv.watch() as watch, no_hang("the handler"):
+            for wait in (rig.consumption.wait, rig.reading.wait, watch.wait_current):
                 # As the main thread does when a signal arrives while it uses the publisher.
-                with (
-                    no_hang("the handler"),
-                    handles.publisher._lock,
-                    pytest.raises(jetsync.CallInSignalHandlerError),
-                ):
-                    wait()
-            handles.close()
+                with pytest.raises(jetsync.CallInSignalHandlerError):
+                    rig.publisher._turn.run(FOREVER, wait)
 
     def test_a_message_that_was_staged_while_the_publisher_closed(self, nats_server, unique):
         """
@@ -670,7 +1053,7 @@ class TestOtherThreads:
             free, stage, stopped = threading.Event(), publisher._window.stage, threading.Event()
 
             def hold():
-                with publisher._lock:
+                with publisher._turn._lock:
                     publisher._stopped = jetsync.HandleClosedError("publisher")
                     stopped.set()
                     free.wait(10)
@@ -689,151 +1072,6 @@ class TestOtherThreads:
             closing[0].result(10)
             publisher.close(timeout=10)
             assert stream.info().state.messages == 1
-
-
-@needs_epoll
-class TestReading:
-    """
-    A handler interrupts the thread that reads, and waits for a thread that needs an answer.
-    """
-
-    @pytest.fixture
-    def in_a_read(self, nats_server, unique):
-        """
-        Make a call in a handler that interrupts a read of the main thread; return its result.
-        """
-
-        def in_a_read(client, call):
-            lane, results = connection_of(client).lane, []
-            owner = f"owner={threading.main_thread().ident} "
-
-            def interrupt():
-                eventually(
-                    lambda: (
-                        lane.reader._leading is not None and owner in repr(lane.reader._read_lock)
-                    ),
-                    10,
-                )
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-
-            before = signal.signal(signal.SIGUSR1, lambda *_: results.append(call()))
-            try:
-                with no_hang("the handler"), ThreadPoolExecutor(1) as pool:
-                    with client.subscribe(f"quiet.{unique}") as subscription:
-                        interrupted = pool.submit(interrupt)
-                        while not results:
-                            with contextlib.suppress(jetsync.ConnectionClosedError):
-                                subscription.next(timeout=0.1)
-                    interrupted.result(10)
-            finally:
-                signal.signal(signal.SIGUSR1, before)
-            return results[0]
-
-        return in_a_read
-
-    def test_two_threads_close_the_client(self, nats_server, in_a_read):
-        """
-        If another thread is closing the client, the handler lets it finish.
-        """
-        client = jetsync.connect(nats_server.url)
-        closing = threading.Thread(target=client.close, kwargs={"timeout": 60})
-
-        def close():
-            closing.start()
-            eventually(lambda: is_locked(connection_of(client).session._close_lock), 10)
-            client.close(timeout=60)
-            return client.is_closed
-
-        assert in_a_read(client, close)
-        closing.join(20)
-
-    def test_headers_that_another_thread_asks_a_plugin_for(self, nats_server, unique, in_a_read):
-        """
-        A batch waits until the plugin of another thread, which needs an answer, has returned.
-        """
-        asked, answers = threading.Event(), []
-
-        class Asks:
-            @jetsync.hookimpl
-            def jetsync_shared_headers(self):
-                asked.set()
-                answers.append(client.rtt(timeout=60))
-
-        with (
-            jetsync.connect(nats_server.url, plugins=[Asks()]) as client,
-            ThreadPoolExecutor(1) as pool,
-        ):
-            js = client.jetstream()
-            stream = js.create_stream(
-                unique, subjects=[unique], storage="memory", allow_batched=True
-            )
-            batch = js.fast_publisher()
-
-            def add():
-                first = pool.submit(batch.add, unique)
-                assert asked.wait(10)
-                batch.add(unique)
-                return first
-
-            in_a_read(client, add).result(10)
-            batch.commit()
-            assert stream.info().state.messages == 2
-            assert len(answers) == 1
-
-    def test_the_callback_of_a_publisher(self, nats_server, unique, in_a_read):
-        """
-        Closing a publisher lets its callback, which needs an answer, return.
-        """
-        started, go_on, outcomes = threading.Event(), threading.Event(), []
-
-        def report(_):
-            started.set()
-            assert go_on.wait(20)
-            outcomes.append(consumer.info(timeout=60).num_pending)
-
-        with jetsync.connect(nats_server.url) as client:
-            js = client.jetstream()
-            stream = js.create_stream(unique, subjects=[unique], storage="memory")
-            consumer = stream.create_consumer("C")
-            publisher = js.publisher(on_report=report)
-            publisher.publish(unique)
-            # All messages have ended, and the publisher's thread runs the callback.
-            assert started.wait(20)
-            assert publisher.pending == 0
-
-            def close():
-                go_on.set()
-                publisher.close()
-                return outcomes
-
-            assert in_a_read(client, close) == [1]
-
-    def test_a_wait_for_a_consumption(self, nats_server, unique, in_a_read):
-        """
-        A wait lets the handlers of a consumption, which need answers, return.
-        """
-        started, go_on = threading.Event(), threading.Event()
-
-        def handle(message):
-            started.set()
-            assert go_on.wait(20)
-            message.ack_sync(timeout=60)
-
-        with jetsync.connect(nats_server.url) as client:
-            js = client.jetstream()
-            stream = js.create_stream(unique, subjects=[unique], storage="memory")
-            js.publish(unique)
-            consumer = stream.create_consumer("C")
-            consumption = consumer.consume(handle)
-            assert started.wait(20)
-
-            def wait():
-                go_on.set()
-                consumption.drain()
-                return consumption.wait(timeout=60)
-
-            assert in_a_read(client, wait)
-            assert consumer.info().num_ack_pending == 0
 
 
 def waits_to_write():

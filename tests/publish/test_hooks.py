@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jetsync._base.locks import Level, LongLock
+from jetsync._base.deadline import FOREVER
+from jetsync._base.turn import Turn
 from jetsync._hooks.manager import Plugins
 from jetsync._proto.pipeline import Tally
 from jetsync.errors import (
@@ -215,7 +216,7 @@ class TestBatchHooks:
             prepared = pool.submit(hooks.prepared, ("a", b""), object)
             assert asking.wait(5)
             # As in a handler that has interrupted a call on another handle.
-            with LongLock(Level.HANDLE), pytest.raises(CallInSignalHandlerError):
-                hooks.prepared(("a", b""), object)
+            with pytest.raises(CallInSignalHandlerError):
+                Turn().run(FOREVER, hooks.prepared, ("a", b""), object)
             may_answer.set()
             assert len(prepared.result(5)) == 3

@@ -115,9 +115,6 @@ class ScriptedLane:
     def interrupt(self, box):
         box.interrupt()
 
-    def prepare_wait(self):
-        pass
-
     def unsubscribe(self, sid, grace):
         self.box = None
 
@@ -273,7 +270,7 @@ def held(publisher):
     """
     Keep the thread of a publisher from working, and yield its window.
     """
-    with publisher._lock:
+    with publisher._turn._lock:
         yield publisher._window
 
 
@@ -582,9 +579,9 @@ class TestStaging:
 
 
 class TestRoom:
-    def test_blocks_are_forgotten_only_under_the_lock(self, lane, make, monkeypatch):
+    def test_blocks_are_forgotten_only_in_the_turn(self, lane, make, monkeypatch):
         """
-        A thread that waits for room forgets finished blocks only while it holds the lock.
+        A thread that waits for room forgets finished blocks only while it has the turn.
 
         The worker changes the list of blocks at the same time.
         """
@@ -594,7 +591,7 @@ class TestRoom:
         prune = pipeline.prune
 
         def watched():
-            held.append(publisher._lock.held_here())
+            held.append(publisher._turn.owned())
             prune()
 
         monkeypatch.setattr(type(pipeline), "prune", lambda _: watched())

@@ -15,7 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import client_of, connection_of
-from helpers.interrupts import interrupted_at
+from helpers.interrupts import interrupted_at, is_locked
 from helpers.streams import fill, numbers
 from helpers.waiting import eventually, timed, unless_late
 from jetsync.devserver import DevServer
@@ -309,12 +309,14 @@ class TestEffect:
             lane = connection_of(client).lane
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(own.consumer("idle").next, 120)
-                eventually(lambda: lane.reader._leading)
+                eventually(lambda: is_locked(lane.reader._read_lock))
                 taken = []
                 for message in messages:
                     epoch = lane.epoch
                     lane.abort()
-                    eventually(lambda epoch=epoch: lane.epoch > epoch and lane.reader._leading)
+                    eventually(
+                        lambda epoch=epoch: lane.epoch > epoch and is_locked(lane.reader._read_lock)
+                    )
                     start = time.monotonic()
                     message.ack()
                     eventually(lambda: not lane.outbox.acks)

@@ -366,7 +366,7 @@ class TestClose:
             # Either the publish's waiter or the consumer may get the message.
             eventually(lambda: client.statistics().requests_in_flight == 2)
             eventually(lambda: seen.info().num_waiting >= 1)
-            eventually(lambda: all(is_locked(sub._reading.turn_lock) for sub in subscriptions))
+            eventually(lambda: all(is_locked(sub._reading.turn._lock) for sub in subscriptions))
             with timed(0.0, 2.0):
                 client.close()
                 for waiting in (request, taken):

@@ -112,11 +112,11 @@ class TestInitial:
         """
         fill(kv)
         with kv.watch() as watch:
-            with watch._reading.turn_lock, pytest.raises(jetsync.ConflictingUseError):
+            with watch._reading.turn._lock, pytest.raises(jetsync.ConflictingUseError):
                 watch.wait_current(timeout=0)
             assert not watch.wait_current(timeout=0)
             seen(watch.initial(timeout=10))
-            with watch._reading.turn_lock:
+            with watch._reading.turn._lock:
                 assert watch.wait_current(timeout=0)
 
     def test_a_watch_of_an_empty_bucket_is_current_at_once(self, kv):

@@ -38,7 +38,7 @@ def busy(server, batch, subject):
     try:
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(batch.add, subject, b"late", timeout=20)
-            eventually(lambda: is_locked(batch._lock))
+            eventually(lambda: is_locked(batch._turn._lock))
             yield call
     finally:
         server.resume()
@@ -171,7 +171,7 @@ class TestDiscard:
                 added = 2
             except jetsync.BatchClosedError:
                 added = 1
-            assert not is_locked(batch._lock), step
+            assert not is_locked(batch._turn._lock), step
             if call == "add":
                 assert batch.commit().size == added + len(calls), step
             elif calls and call == "discard":
@@ -191,7 +191,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with batch._lock:
+        with batch._turn._lock:
             child = fork()
             if child == 0:
                 signal.alarm(5)
@@ -222,7 +222,7 @@ class TestCtrlC:
         Interrupt(monkeypatch, BatchAttempt, "stage")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
-        assert not is_locked(batch._lock)
+        assert not is_locked(batch._turn._lock)
         assert stream.info().state.messages == 0
 
     @pytest.fixture
@@ -259,7 +259,7 @@ class TestCtrlC:
             step += 1
             batch = self.begun(far, (subject, b"1"))
             ended = interrupted_at(step, lambda: batch.add(subject, bytes(size)))  # noqa: B023
-            assert not is_locked(batch._lock), step
+            assert not is_locked(batch._turn._lock), step
             try:
                 assert batch.commit().size == batch.size, step
             except jetsync.ConnectionLostError:
@@ -280,7 +280,7 @@ class TestCtrlC:
             step += 1
             batch = self.begun(far, (subject, b"1"), (subject, b"2"))
             ended = interrupted_at(step, batch.commit)
-            assert not is_locked(batch._lock), step
+            assert not is_locked(batch._turn._lock), step
             # A server that stores the batch at this moment counts one of its messages.
             eventually(lambda: stream.info().state.messages != 1)
             stored = stream.info().state.messages
