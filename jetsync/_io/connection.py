@@ -19,7 +19,7 @@ from jetsync import errors
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
-from jetsync._base.turn import Turn, outside, refuse_request
+from jetsync._base.turn import Turn, outside, refuse_inside, refuse_request
 from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
 from jetsync._io.requests import Request
@@ -258,7 +258,7 @@ class Connection:
         epoch = lane.epoch
         # Before the connection is dropped: the loop cannot replace it while a signal handler has
         # interrupted a read or a write.
-        refuse_request()
+        refuse_inside()
         self.session.hasten()
         lane.outbox.drop_connection(epoch)
         lane.outbox.wait_open(deadline)

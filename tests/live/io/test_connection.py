@@ -485,7 +485,7 @@ class TestClose:
             assert not client.is_closed
             own_server.resume()
             closing.result(60)
-        assert future.result(0).stream == unique
+        assert future.result(20).stream == unique
         assert accepted["publisher"] == second.statistics().acknowledged == 10
         assert accepted["fast"] > 0
         assert (fast.ack.size, fast.ack.lost) == (accepted["fast"] + 1, 0)
@@ -544,7 +544,7 @@ class TestClose:
 
     def test_closing_in_a_signal_handler(self, own_server, pool, unique):
         """
-        A handler that closes the client waits for the publisher. The call of another thread ends.
+        The client closes in another thread, which waits for the publisher. Waiting calls end.
         """
         client = jetsync.connect(own_server.url)
         js = client.jetstream(timeout=60)
@@ -578,7 +578,7 @@ class TestClose:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         assert isinstance(resuming[0].result(20), jetsync.ConnectionClosedError)
-        assert future.result(0).stream == unique
+        assert future.result(20).stream == unique
 
     def test_closing_in_a_signal_handler_that_interrupted_a_write(self, own_server, pool):
         """
