@@ -1476,20 +1476,20 @@ class TestInterrupts:
 
     @needs_epoll
     def test_ctrl_c_at_any_step_of_a_read_does_not_hide_the_end(self, rig):
-        """After Ctrl-C at any step of the read that finds the end, the client learns of the loss."""
+        """After Ctrl-C at any step of the read that finds the end, the loss is announced."""
         box = Mailbox()
         rig.listen(box)
-        step, finished = 0, False
-        while not finished:
+        struck = 0
+        for step in range(1, 100):
             rig.server.shutdown(socket.SHUT_RDWR)
-            step += 1
             deadline = soon()
-            finished = interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
+            # The loop may find the end first, and then the call has fewer steps.
+            struck += not interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
             until(box.take_lost, f"the loss at {step}")
             rig.settle()
             box.drain()
             rig.connect()
-        assert step > 20
+        assert struck > 20
 
 
 class TestThreads:
