@@ -156,6 +156,9 @@ class Reader:
                 break
             if gate.poller.wait(remaining):
                 self._read(gate)
+        if self._followers:
+            # Before another thread can take the lock; see `_wait`.
+            gate.watch()
         return True
 
     def _stop_waiting(self, receiver: Waiter | Mailbox, led: ReadGate | None) -> None:
