@@ -581,16 +581,11 @@ class Outbox:
 
         From now on, writes wait for the next connection. The loop ends this one.
         """
-        try:
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            # First, so that after Ctrl-C no write waits for a connection that the loop never ends.
+            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
             # Without the write lock, which other threads may hold for a while to send their blocks.
             self._dropped.add(epoch)
-            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
-        except RuntimeError:
-            pass  # The loop is closed.
-        except BaseException:
-            # Ctrl-C: ending the connection twice does no harm, but the loop must end it.
-            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
-            raise
 
     def _end(self, epoch: int) -> None:
         """Send what is collected, and end the connection *epoch*; loop thread."""
@@ -598,7 +593,7 @@ class Outbox:
             if self.state in _CAN_SEND and epoch == self.epoch and self.sock is not None:
                 self._send(b"")
                 break_connection(self.sock)
-                # Set again: Ctrl-C may have prevented it in `drop_connection`.
+                # `drop_connection` may not have added it yet.
                 self._dropped.add(epoch)
                 self.state = LaneState.DOWN
 

@@ -23,7 +23,9 @@ import pytest
 from helpers.interrupts import interrupted_at
 from helpers.lacking import NO_EPOLL, needs_epoll
 from helpers.waiting import eventually
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
+from jetsync._base.turn import waiting
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
@@ -1705,6 +1707,23 @@ class TestSignalHandlers:
         assert len(refused) == 1
         assert outer.drain()[0][3] == b"outer"
         assert not rig.is_led
+
+    @pytest.mark.parametrize("call", ["write", "wait_open", "repeated"])
+    def test_no_wait_for_a_connection_inside_a_wait(self, idle, call):
+        """
+        Without a connection, a handler that interrupted a wait waits for none.
+        """
+        outbox = idle.lane.outbox
+        context = types.SimpleNamespace(
+            lane=idle.lane, connection=types.SimpleNamespace(check=idle.lane.check)
+        )
+        calls = {
+            "write": lambda: outbox.write(b"x", soon()),
+            "wait_open": lambda: outbox.wait_open(soon()),
+            "repeated": lambda: repeated(context, pytest.fail, soon()),
+        }
+        with pytest.raises(CallInSignalHandlerError):
+            waiting(calls[call])
 
     def test_write_inside_a_write(self, rig, monkeypatch):
         """A write, a PING or a wait that interrupts work of its own lane is refused at once."""
