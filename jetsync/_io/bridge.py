@@ -138,6 +138,7 @@ class Bridge:
             if not call.is_over:
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
+            # Also after Ctrl-C, the coroutine must not run on without a caller.
             self._call_soon(self._cancel, call)
             raise
         if call.error is not None:

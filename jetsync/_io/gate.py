@@ -49,9 +49,7 @@ class Poller:
             if fd == self._fd:
                 readable = True
             else:
-                # Closed if a signal handler has closed the client meanwhile.
-                with contextlib.suppress(OSError):
-                    self._wakee.recv(4096)
+                self._wakee.recv(4096)
         return readable
 
     def wake(self) -> None:
