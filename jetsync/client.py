@@ -119,6 +119,7 @@ def connect(
         return Client(connection)
     except BaseException as error:
         if connection is not None and not isinstance(error, Exception):
+            # After Ctrl-C the connection may exist already.
             connection.abandon()
         if connection is None or not connection.closed.is_set():
             loaded.give_up(error)
@@ -198,6 +199,7 @@ class Client:
             connection.close(deadline.remaining())
         except BaseException as error:
             if not isinstance(error, Exception):
+                # After Ctrl-C, the program may not call this again.
                 self._connection.abandon()
             raise
 

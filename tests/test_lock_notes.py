@@ -2,8 +2,8 @@
 What the classes of `_io`, `publish` and `consume` say about threads and locks.
 
 The notes are two lines, "Threads:" and "Locks:". They are comments below the docstring of the class
-or, if the class is internal, a paragraph of the docstring. A method of `_io` that says that a lock
-is held asserts that. The tests read the files and import nothing.
+or, if the class is internal, a paragraph of the docstring. A class of `_io` with methods that say
+that a lock is held asserts that in one of them. The tests read the files and import nothing.
 """
 
 from __future__ import annotations
@@ -205,13 +205,15 @@ class Queue:
 
 def unasserted(tree):
     """
-    List the functions that say that a lock is held and do not begin with an assertion.
+    List the classes with methods that say that a lock is held, none of which begins with an
+    assertion.
     """
     names = []
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[1] if len(node.body) > 1 else None
-            if HELD in (ast.get_docstring(node) or "") and not isinstance(first, ast.Assert):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            held = [each for each in methods if HELD in (ast.get_docstring(each) or "")]
+            if held and not any(isinstance(each.body[1], ast.Assert) for each in held):
                 names.append(node.name)
     return names
 
@@ -219,22 +221,28 @@ def unasserted(tree):
 @pytest.mark.parametrize("path", IO, ids=lambda path: path.stem)
 def test_a_held_lock_is_asserted(path):
     """
-    A method that is called with a lock held begins with the assertion of that.
+    Of the methods that are called with a lock held, one begins with the assertion of that.
     """
     assert unasserted(ast.parse(path.read_text("utf-8"))) == []
 
 
 def test_missing_assertions_are_found():
     """
-    The rule finds a method without an assertion, and accepts one with it.
+    The rule finds a class without an assertion, and accepts one with it.
     """
     text = """
-    def bad(self):
+class Bad:
+    def caller(self):
         "Do it; the lock is held."
         self.done = True
 
-    def good(self):
+class Good(Bad):
+    def called(self):
         "Do it; the lock is held."
         assert self.held_here()
+
+    def caller(self):
+        "Call it; the lock is held."
+        self.called()
     """
-    assert unasserted(ast.parse(f"class A:\n{text}")) == ["bad"]
+    assert unasserted(ast.parse(text)) == ["Bad"]

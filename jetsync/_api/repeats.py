@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
-from jetsync._base.turn import refuse_request
 from jetsync._io.outbox import LaneState
 from jetsync._proto.asking import LATE
 
@@ -83,8 +82,6 @@ def connected(context: Context, call: Callable[[Deadline], T], deadline: Deadlin
         if context.lane.outbox.state is not LaneState.OPEN:
             # A forked child may connect, and then has another lane.
             context.connection.check()
-            # In a signal handler: the loop cannot connect while a read is interrupted.
-            refuse_request()
             context.lane.outbox.wait_open(deadline)
         try:
             return call(deadline)

@@ -63,6 +63,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 _keep_access(file.fileno(), old)
         part.replace(target)
     except BaseException as error:
+        # Also after Ctrl-C, no part of the new file is left.
         with contextlib.suppress(OSError):
             part.unlink()
         if isinstance(error, OSError) and error.filename == str(part):

@@ -6,7 +6,7 @@ unless its own thread holds it (:func:`refuse_reentry`). Whoever may wait while 
 takes a turn instead: see :mod:`jetsync._base.turn`.
 
 ``with`` and a lock of this module leave no step at which Ctrl-C leaves the lock held, unless the
-block raises. To take a lock without ``with``, use :func:`take`.
+block raises. To use a lock only if it is free, call :func:`use_if_free`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync._base.deadline import Deadline
 from jetsync.errors import CallInSignalHandlerError
@@ -25,6 +25,7 @@ from jetsync.errors import CallInSignalHandlerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
 
 # Seconds between two checks of a latch during a wait that the latch cannot end.
 POLL: Final = 0.1
@@ -131,15 +132,23 @@ def holds_short_lock() -> bool:
     return False
 
 
-def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
+def use_if_free(lock: Any, work: Callable[..., T], *arguments: Any) -> T | None:
     """
-    Take *lock* within *seconds*, append whether that succeeded to *taken*, and return it.
+    Call *work* with *lock*, an ``RLock``, and return its result; None if another thread has it.
 
-    Call it inside a ``try`` whose ``finally`` releases the lock if ``True in taken``.
+    Ctrl-C leaves the lock free at any step. On Python 3.10, *work* must raise nothing else.
     """
-    # Ctrl-C never strikes inside one call into C, so this call takes the lock and records that.
-    taken.extend(map(lock.acquire, (True,), (seconds,)))
-    return True in taken
+    try:
+        if lock.acquire(False):
+            return work(*arguments)
+    finally:
+        # Nothing is called before the release, or Ctrl-C could strike. The lock itself knows
+        # whether this thread has it.
+        try:  # noqa: SIM105 - as above
+            lock.release()
+        except RuntimeError:
+            pass  # Another thread has it.
+    return None
 
 
 class Latch:

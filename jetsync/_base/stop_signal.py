@@ -100,6 +100,7 @@ class StopSignal:
             for number in self._signals:
                 self._previous[number] = signal.signal(number, self._handle)
         except BaseException:
+            # Also after Ctrl-C, because `with` does not call `__exit__` then.
             self._restore()
             raise
         return self

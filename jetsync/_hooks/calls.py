@@ -223,6 +223,7 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
                     if outside(next, generator, entered) is entered:
                         raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
             except BaseException as error:
+                # Also after Ctrl-C, the wrappers that were entered learn the outcome.
                 entered.leave(None, error)
                 raise
             entered.started.append((plugin, generator))

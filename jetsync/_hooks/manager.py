@@ -157,6 +157,7 @@ class Plugins:
                 if not manager.has_plugin(name):
                     add(name)
         except BaseException as error:
+            # Also after Ctrl-C, the plugins that were registered may have threads or files.
             cls(**_calls(manager, env)).give_up(error)
             raise
         return cls(

@@ -104,18 +104,15 @@ class Bridge:
             deadline: How long to wait.
 
         Raises:
-            WaitTimeoutError: The deadline has passed. The thread ends when it has started.
+            WaitTimeoutError: The deadline has passed. After this and after Ctrl-C, the caller has
+                to call :meth:`stop`. The thread then ends when it has started.
         """
         self._at_exit = at_exit
         self._at_fork = at_fork
-        try:
-            with keep_interrupts():
-                self._thread.start()
-            if not self._started.wait(deadline.remaining()):
-                raise errors.WaitTimeoutError("the background thread's start", deadline.total)
-        except BaseException:
-            self.stop(0.0)
-            raise
+        with keep_interrupts():
+            self._thread.start()
+        if not self._started.wait(deadline.remaining()):
+            raise errors.WaitTimeoutError("the background thread's start", deadline.total)
         if self._failure is not None:
             raise self._failure
         forks.watch(self)
@@ -141,6 +138,7 @@ class Bridge:
             if not call.is_over:
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
+            # Also after Ctrl-C, the coroutine must not run on without a caller.
             self._call_soon(self._cancel, call)
             raise
         if call.error is not None:

@@ -49,9 +49,7 @@ class Poller:
             if fd == self._fd:
                 readable = True
             else:
-                # Closed if a signal handler has closed the client meanwhile.
-                with contextlib.suppress(OSError):
-                    self._wakee.recv(4096)
+                self._wakee.recv(4096)
         return readable
 
     def wake(self) -> None:
@@ -85,7 +83,6 @@ class ReadGate:
         splitter: Splits what this socket receives, and nothing from another connection.
         loop: The event loop of the connection.
         on_readable: Reads, in the loop thread.
-        reads_here: Returns whether the calling thread holds the read lock.
     """
 
     def __init__(
@@ -94,7 +91,6 @@ class ReadGate:
         splitter: Splitter,
         loop: asyncio.AbstractEventLoop,
         on_readable: Callable[[], None],
-        reads_here: Callable[[], bool],
     ) -> None:
         self.sock = sock
         self.splitter = splitter
@@ -105,7 +101,6 @@ class ReadGate:
         # Whether a thread has read since the last tick.
         self.led = False
         self.can_lead = hasattr(select, "epoll")
-        self._reads_here = reads_here
         self._loop = loop
         self._fd = self._loop_fd = sock.fileno()
         self._closed = False
@@ -118,16 +113,14 @@ class ReadGate:
         loop.add_reader(self._loop_fd, on_readable)
 
     def unwatch(self) -> None:
-        """Stop notifying the loop; the read lock is held."""
-        assert self._reads_here()
+        """Stop notifying the loop; only the thread that has the read lock."""
         if self.watched and not self._closed:
             # Noted first: after Ctrl-C in between, a disabled entry must not look enabled.
             self.watched = False
             self._epoll.modify(self._fd, 0)
 
     def watch(self) -> None:
-        """Notify the loop again; the read lock is held."""
-        assert self._reads_here()
+        """Notify the loop again; only the thread that has the read lock."""
         if not self.watched and not self._closed:
             self._epoll.modify(self._fd, select.EPOLLIN)
             self.watched = True

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import flag_lock, owner_check, short_lock, take
+from jetsync._base.locks import flag_lock, owner_check, short_lock, use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
 from jetsync._io.wakeups import Notifier
@@ -216,13 +216,15 @@ class Outbox:
                 ):
                     if more and len(block) < POST_LIMIT:
                         self._keep_for_next(block)
-                    elif pong is None:
-                        self._send(block, request)
                     else:
-                        self._send_ping(block, pong)
+                        self._send(block, request, pong)
                     return self.epoch
-                self._raise_if_gone(epoch, while_closing=while_closing)
-                changed = self._changed.listen()
+                gone = self._why_gone(epoch, while_closing=while_closing)
+                if gone is None:
+                    changed = self._changed.listen()
+            # Raised without the lock, which Python 3.10 could leave held.
+            if gone is not None:
+                raise_failure(gone)
             if not waiting(changed.wait, deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN or self.epoch in self._dropped:
@@ -247,17 +249,18 @@ class Outbox:
         Raises:
             ConnectionLostError, ConnectionClosedError: As for :meth:`write`.
         """
-        taken: list[bool] = []
-        try:
-            if self.writes_here() or not take(self.write_lock, taken):
-                return False
-            self._raise_if_gone(epoch, while_closing=True)
-            if self.size >= OUT_LIMIT:
-                return False
-            self._send(block)
-        finally:
-            if True in taken:
-                self.write_lock.release()
+        gone = self._why_gone(epoch, while_closing=True)
+        if gone is not None:
+            raise_failure(gone)
+        if self.writes_here():
+            return False
+        return bool(use_if_free(self.write_lock, self._send_if_room, block, epoch))
+
+    def _send_if_room(self, block: bytes, epoch: int) -> bool:
+        """Do the work of :meth:`write_nowait`; the write lock is held."""
+        if self.size >= OUT_LIMIT or self._why_gone(epoch, while_closing=True) is not None:
+            return False
+        self._send(block)
         return True
 
     def _delegate(self, block: bytes | memoryview, epoch: int | None) -> int:
@@ -288,35 +291,20 @@ class Outbox:
 
         Blocks for an earlier connection are lost with it.
         """
-        assert self.writes_here()
         current = self.epoch if self.state in _CAN_SEND else 0
         return b"".join(block for epoch, block in take_all(self._delegated) if epoch == current)
 
-    def _raise_if_gone(self, epoch: int | None, *, while_closing: bool) -> None:
+    def _why_gone(self, epoch: int | None, *, while_closing: bool) -> Exception | None:
         """
-        Raise if a write can never succeed, because the lane or the connection *epoch* is gone.
-
-        The write lock is held.
+        Return the error if a write can never succeed, because the lane or connection *epoch* is
+        gone; None otherwise.
         """
-        assert self.writes_here()
         if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
-            raise_failure(self.reason)
+            return self.reason
         is_gone = self.state is LaneState.DOWN or self.epoch in self._dropped
         if epoch is not None and (is_gone or epoch != self.epoch):
-            raise errors.ConnectionLostError(sent=False)
-
-    def _send_ping(self, block: bytes | memoryview, pong: Waiter) -> None:
-        """Send a PING whose answer *pong* gets; the write lock is held."""
-        assert self.writes_here()
-        try:
-            pong.epoch = self.epoch
-            self.pings.append(pong)
-            self._send(block)
-        except BaseException:
-            # Ctrl-C before the PING was sent: later PONGs would go to the wrong waiters.
-            if pong in self.pings and self.sock is not None:
-                break_connection(self.sock)
-            raise
+            return errors.ConnectionLostError(sent=False)
+        return None
 
     def post(
         self,
@@ -349,7 +337,6 @@ class Outbox:
 
     def _keep_for_next(self, block: bytes | memoryview) -> None:
         """Send *block* with the next one, or at the next tick; the write lock is held."""
-        assert self.writes_here()
         self.posted.append(block)
         self._posted_size += len(block)
         # Not at once, because waking the loop costs as much as sending the block.
@@ -357,7 +344,6 @@ class Outbox:
 
     def _post(self, block: bytes) -> None:
         """Collect *block*; the write lock is held."""
-        assert self.writes_here()
         self.posted.append(block)
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
@@ -396,41 +382,35 @@ class Outbox:
         connection is stored for the next one for that many seconds, up to :data:`OUT_LIMIT` bytes
         in all.
         """
-        taken: list[bool] = []
-        try:
-            # Signal handlers and the garbage collector, which ends unused fetches and consumers,
-            # may run in a thread that holds the write lock.
-            here = self.writes_here()
-            if not here and take(self.write_lock, taken):
-                self._post_or_keep(block, epoch, keep)
-                return
-            later: tuple[Any, ...] = self._post_later, block, epoch, keep
-            current = self.epoch
-            if not here and self.state is _OPEN and epoch in {None, current}:
-                # Delegated to the thread that sends next, so that a later block of this thread
-                # comes after it. If this is an UNSUB, the server must not deliver a later request
-                # to the subscription that has ended.
-                self._delegated.append((current, block))
-                later = (self.flush_posted,)
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
-                self._loop.call_soon_threadsafe(*later)
-        finally:
-            if True in taken:
-                self.write_lock.release()
+        # Signal handlers and the garbage collector, which ends unused fetches and consumers, may
+        # run in a thread that holds the write lock.
+        here = self.writes_here()
+        if not here and use_if_free(self.write_lock, self._post_or_keep, block, epoch, keep):
+            return
+        later: tuple[Any, ...] = self._post_later, block, epoch, keep
+        current = self.epoch
+        if not here and self.state is _OPEN and epoch in {None, current}:
+            # Delegated to the thread that sends next, so that a later block of this thread comes
+            # after it. If this is an UNSUB, the server must not deliver a later request to the
+            # subscription that has ended.
+            self._delegated.append((current, block))
+            later = (self.flush_posted,)
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
+            self._loop.call_soon_threadsafe(*later)
 
     def _post_later(self, block: bytes, epoch: int | None, keep: float) -> None:
         with self.write_lock:
             self._post_or_keep(block, epoch, keep)
 
-    def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> None:
+    def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> bool:
         """Post *block*, or keep it for the next connection; the write lock is held."""
-        assert self.writes_here()
         if self.state in _CAN_SEND:
             if epoch is None or epoch == self.epoch:
                 self._post(block)
         elif keep and self.state is LaneState.DOWN and self._kept_size + len(block) <= OUT_LIMIT:
             self._kept.append((time.monotonic() + keep, block))
             self._kept_size += len(block)
+        return True
 
     def control(self, block: bytes) -> None:
         """Send a command of nats-py, such as PING or PONG, in any state; loop thread."""
@@ -478,22 +458,28 @@ class Outbox:
             self.tick_due = True
             self._loop.call_later(TICK, self._tick)
 
-    def _send(self, block: bytes | memoryview, request: bytes = b"") -> None:
-        """Send acks, posted blocks and *block*, or queue them; the write lock is held."""
+    def _send(
+        self, block: bytes | memoryview, request: bytes = b"", pong: Waiter | None = None
+    ) -> None:
+        """
+        Send acks, posted blocks and *block*, or queue them; the write lock is held.
+
+        If *block* is a PING, *pong* gets the answer.
+        """
+        # Asserted here for all methods that need the lock: each send ends here.
         assert self.writes_here()
-        acks = self.acks
-        # Not before the lane is open, because the subscriptions are sent first.
-        if acks and self.state in _CAN_SEND:
-            self.posted.append(frames.ack_block(take_all(acks), ACK))
-        if self.posted:
-            self.posted.append(block)
-            block = b"".join(self.posted)
-            self.posted.clear()
-            self._posted_size = 0
         sock = self.sock
-        if sock is None or not (block or self._delegated):
+        if sock is None:
             return
+        acks = self.acks
         try:
+            if acks or self.posted:
+                block = self._take_posted() + block
+            if pong is not None:
+                pong.epoch = self.epoch
+                self.pings.append(pong)
+            if not (block or self._delegated):
+                return
             for _ in range(DELEGATED_SENDS):
                 if self._delegated:
                     # First, see `post_nowait`.
@@ -513,11 +499,7 @@ class Outbox:
                         self.bytes_out += count
                         sent += count
                 if sent < len(block):
-                    self._out.append(memoryview(block)[sent:])
-                    self.size += len(block) - sent
-                    if not self._writing:
-                        self._writing = True
-                        self._loop.call_soon_threadsafe(self._watch_room, sock, context=Context())
+                    self._queue(memoryview(block)[sent:], sock)
                 if not self._delegated:
                     return
                 block = request = b""
@@ -527,9 +509,29 @@ class Outbox:
             # The connection is dead. The reader notices it as well and announces the loss.
             break_connection(sock)
         except BaseException:
-            # Ctrl-C after the kernel accepted bytes and before the rest was queued.
+            # Ctrl-C may have struck before all blocks that were taken were sent or queued. Other
+            # threads may wait for their answers. PONGs would go to the wrong waiters.
             break_connection(sock)
             raise
+
+    def _take_posted(self) -> bytes:
+        """Take the acks and the posted blocks; the write lock is held."""
+        posted = self.posted
+        # Not before the lane is open, because the subscriptions are sent first.
+        if self.acks and self.state in _CAN_SEND:
+            posted.append(frames.ack_block(take_all(self.acks), ACK))
+        block = b"".join(posted)
+        posted.clear()
+        self._posted_size = 0
+        return block
+
+    def _queue(self, rest: memoryview, sock: socket.socket) -> None:
+        """Have the loop send *rest* once the socket has room; the write lock is held."""
+        self._out.append(rest)
+        self.size += len(rest)
+        if not self._writing:
+            self._writing = True
+            self._loop.call_soon_threadsafe(self._watch_room, sock, context=Context())
 
     def _watch_room(self, sock: socket.socket) -> None:
         """Have the loop send the rest once the socket has room; loop thread."""
@@ -564,7 +566,6 @@ class Outbox:
 
     def _join_first(self) -> None:
         """Join the first waiting blocks if they are small; the write lock is held."""
-        assert self.writes_here()
         out, size, count = self._out, 0, 0
         for block in out:
             size += len(block)
@@ -580,16 +581,11 @@ class Outbox:
 
         From now on, writes wait for the next connection. The loop ends this one.
         """
-        try:
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            # First, so that after Ctrl-C no write waits for a connection that the loop never ends.
+            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
             # Without the write lock, which other threads may hold for a while to send their blocks.
             self._dropped.add(epoch)
-            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
-        except RuntimeError:
-            pass  # The loop is closed.
-        except BaseException:
-            # Ctrl-C: ending the connection twice does no harm, but the loop must end it.
-            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
-            raise
 
     def _end(self, epoch: int) -> None:
         """Send what is collected, and end the connection *epoch*; loop thread."""
@@ -597,7 +593,7 @@ class Outbox:
             if self.state in _CAN_SEND and epoch == self.epoch and self.sock is not None:
                 self._send(b"")
                 break_connection(self.sock)
-                # Set again: Ctrl-C may have prevented it in `drop_connection`.
+                # `drop_connection` may not have added it yet.
                 self._dropped.add(epoch)
                 self.state = LaneState.DOWN
 

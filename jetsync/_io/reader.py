@@ -14,13 +14,12 @@ A signal handler that interrupts a wait cannot wait for another answer: see
 from __future__ import annotations
 
 import contextlib
-import itertools
 import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base.locks import owner_check, take
+from jetsync._base.locks import use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.gate import ReadGate
 from jetsync._io.outbox import WOULD_BLOCK, break_connection
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     from jetsync._io.mailbox import Mailbox
     from jetsync._io.outbox import Outbox
     from jetsync._proto.frames import Splitter
-
-# Arguments to try a lock without waiting, and to release it, in one call into C; see Reader.wait.
-_WITHOUT_WAITING: Final = (False,)
-_NO_ARGUMENTS: Final = ((),)
 
 # Bytes of one read: 128 KiB, measured with 128-byte messages. Smaller reads cost more wake-ups.
 # Larger ones make the allocator map and unmap memory each time.
@@ -74,18 +69,11 @@ class Reader:
         self._outbox = outbox
         self._deliver = deliver
         self._gate: ReadGate | None = None
-        self._own_lock()
-        # A gate whose reader was interrupted before it checked for waiting threads.
-        self._unchecked: ReadGate | None = None
+        self._read_lock = threading.RLock()
         # The receivers of threads that wait while another thread reads.
         self._followers: set[object] = set()
         # The receivers of all threads that wait for one reply, including one that reads.
         self._requests: set[object] = set()
-
-    def _own_lock(self) -> None:
-        self._read_lock = threading.RLock()
-        # Bound here because each wait calls it.
-        self.reads_here: Callable[[], bool] = owner_check(self._read_lock)
 
     def wait(
         self, receiver: Waiter | Mailbox, deadline: Deadline, until: float | None = None
@@ -105,10 +93,6 @@ class Reader:
         outbox = self._outbox
         if outbox.writes_here():
             raise CallInSignalHandlerError
-        # Read once, because the thread that reads may clear it meanwhile.
-        unchecked = self._unchecked
-        if unchecked is not None:
-            self._serve_followers(unchecked)
         if outbox.acks or outbox.posted:
             outbox.flush_posted()
         return waiting(self._wait, receiver, deadline, until)
@@ -121,12 +105,7 @@ class Reader:
                 remaining = min(remaining, until - time.monotonic())
             if remaining <= 0.0:
                 return False
-            # Ctrl-C may strike between two steps of Python code. If it struck after the read lock
-            # was taken and before that was recorded, it would never be released. Ctrl-C never
-            # strikes inside one call into C, so such a call takes the lock and records that. The
-            # list is [True] while this thread holds the lock, and longer once it is released.
-            taken: list[bool | None] = []
-            gate = None
+            led = None
             try:
                 # Added before the read lock is tried. A thread that stops reading first releases
                 # the lock and then checks for followers. So if this thread does not get the lock,
@@ -143,22 +122,18 @@ class Reader:
                     # would soon stop again, and 4 threads would get a third fewer replies.
                     and not (gate.watched and len(requests) > 1)
                 ):
-                    taken.extend(map(self._read_lock.acquire, _WITHOUT_WAITING))
-                if gate is None or True not in taken:
-                    receiver.signal.wait(remaining)
-                    continue
-                followers.discard(receiver)
-                self._lead(gate, receiver, deadline, until)
-                self._stop_leading(gate, taken)
-            except BaseException:
-                followers.discard(receiver)
-                requests.discard(receiver)
-                if gate is not None and True in taken:
-                    self._stop_leading(gate, taken)
-                raise
+                    led = gate
+                    if use_if_free(self._read_lock, self._lead, gate, receiver, deadline, until):
+                        continue
+                    led = None
+                receiver.signal.wait(remaining)
             finally:
-                followers.discard(receiver)
-                requests.discard(receiver)
+                try:
+                    self._stop_waiting(receiver, led)
+                except BaseException:
+                    # Ctrl-C struck in between, and the other threads would wait for ever.
+                    self._stop_waiting(receiver, led)
+                    raise
         return True
 
     def _lead(
@@ -167,9 +142,9 @@ class Reader:
         receiver: Waiter | Mailbox,
         deadline: Deadline,
         until: float | None,
-    ) -> None:
-        """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        assert self.reads_here()
+    ) -> bool:
+        """Read the socket in this thread until *receiver* is ready or the time is over."""
+        self._followers.discard(receiver)
         gate.led = True
         if gate.watched:
             gate.unwatch()
@@ -178,40 +153,35 @@ class Reader:
             if until is not None:
                 remaining = min(remaining, until - time.monotonic())
             if remaining <= 0.0:
-                return
+                break
             if gate.poller.wait(remaining):
                 self._read(gate)
+        if self._followers:
+            # Before another thread can take the lock; see `_wait`.
+            gate.watch()
+        return True
 
-    def _stop_leading(self, gate: ReadGate, taken: list[bool | None]) -> None:
+    def _stop_waiting(self, receiver: Waiter | Mailbox, led: ReadGate | None) -> None:
         """
-        Stop reading and let another thread read.
+        Let other threads read, if this one has read from the gate *led*. Can be called repeatedly.
 
-        If *taken* says that this thread holds the read lock, release it and record that in *taken*,
-        so that the call can be repeated after Ctrl-C. If threads wait, the loop reads for them at
-        once. Otherwise the loop stays asleep for a while, because a thread that waited once usually
-        waits again soon.
+        If threads wait, the loop reads for them at once. Otherwise the loop stays asleep for a
+        while, because a thread that waited once usually waits again soon.
         """
-        if taken == [True]:
-            if self._followers:
-                gate.watch()
-            self._unchecked = gate
-            # Released and recorded by one call into C, as it was taken.
-            taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
-        if gate.over:
+        self._followers.discard(receiver)
+        self._requests.discard(receiver)
+        if led is None:
+            return
+        if led.over:
             # The loop may have been waiting for this thread to stop.
             with contextlib.suppress(RuntimeError):  # The loop is closed.
-                self._loop.call_soon_threadsafe(gate.close)
-        elif not gate.watched and (self._followers or not self._outbox.tick_due):
-            self._serve_followers(gate)
-        self._unchecked = None
-
-    def _serve_followers(self, gate: ReadGate) -> None:
-        """Have the loop read for waiting threads at once, or at a tick if there are none."""
-        if self._followers:
-            self._watch_if_free(gate)
-        else:
-            gate.led = False
-            self._outbox.tick_later()
+                self._loop.call_soon_threadsafe(use_if_free, self._read_lock, led.close)
+        elif not led.watched:
+            if self._followers:
+                self._watch_if_free(led)
+            elif not self._outbox.tick_due:
+                led.led = False
+                self._outbox.tick_later()
 
     def on_tick(self) -> bool:
         """Have the loop read if no thread has read since the last tick; return whether one has."""
@@ -227,13 +197,7 @@ class Reader:
 
     def _watch_if_free(self, gate: ReadGate) -> None:
         """Have the loop read, unless a thread is reading."""
-        taken: list[bool] = []
-        try:
-            if take(self._read_lock, taken):
-                gate.watch()
-        finally:
-            if True in taken:
-                self._read_lock.release()
+        use_if_free(self._read_lock, gate.watch)
 
     def wake_reader(self) -> None:
         """Make the reading thread check its receiver again; any thread."""
@@ -243,17 +207,12 @@ class Reader:
 
     def _on_readable(self) -> None:
         """Read the socket in the loop thread, unless a waiting thread does."""
-        if not self._read_lock.acquire(blocking=False):
-            return
-        try:
-            gate = self._gate
-            if gate is not None and not gate.over:
-                self._read(gate)
-        finally:
-            self._read_lock.release()
+        gate = self._gate
+        if gate is not None and not gate.over:
+            use_if_free(self._read_lock, self._read, gate)
 
     def _read(self, gate: ReadGate) -> None:
-        """Read once and deliver all whole frames; the calling thread holds the read lock."""
+        """Read once and deliver all whole frames."""
         sock = gate.sock
         try:
             try:
@@ -290,13 +249,7 @@ class Reader:
 
     def attach(self, sock: socket.socket, splitter: Splitter) -> None:
         """Read *sock* from now on."""
-        self._gate = ReadGate(
-            sock,
-            splitter,
-            self._loop,
-            self._on_readable,
-            self.reads_here,
-        )
+        self._gate = ReadGate(sock, splitter, self._loop, self._on_readable)
 
     def detach(self) -> None:
         """Stop reading, because the connection has ended. Can be called repeatedly."""
@@ -328,4 +281,4 @@ class Reader:
         # Kept alive, because its epoll object is shared with the parent.
         self._inherited = self._gate
         self._gate = None
-        self._own_lock()
+        self._read_lock = threading.RLock()

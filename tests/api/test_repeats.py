@@ -15,7 +15,6 @@ from jetsync._api import repeats
 from jetsync._api.repeats import answered, connected, repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
-from jetsync._base.turn import waiting
 from jetsync._io.outbox import LaneState
 
 
@@ -80,20 +79,6 @@ def test_without_a_connection_a_call_waits_for_its_whole_time(context):
 
     assert context.waits == [deadline]
     assert attempt.remaining() <= 15
-
-
-def test_a_signal_handler_does_not_wait_for_a_thread_that_it_interrupted(context):
-    """
-    Without a connection, a handler that interrupted a wait waits for no connection.
-    """
-
-    def handler():
-        with pytest.raises(jetsync.CallInSignalHandlerError):
-            repeated(context, failing(), Deadline.after(30))
-
-    context.lane.outbox.state = LaneState.DOWN
-    waiting(handler)
-    assert context.waits == []
 
 
 def test_a_forked_child_uses_its_own_lane(context):

@@ -29,6 +29,7 @@ from jetsync._base.locks import (
     interrupt_safe_lock,
     refuse_reentry,
     short_lock,
+    use_if_free,
 )
 
 KINDS = [
@@ -221,6 +222,57 @@ class TestShortLocks:
         assert len(locks._short_locks) == before + 1
         del kept
         assert len(locks._short_locks) == before
+
+
+class TestUseIfFree:
+    def test_a_free_lock(self):
+        """
+        The work runs with the lock, which is free afterwards, and its result reaches the caller.
+        """
+        lock = short_lock()
+        assert use_if_free(lock, lambda: is_locked(lock)) is True
+        assert use_if_free(lock, divmod, 7, 2) == (3, 1)
+        assert not is_locked(lock)
+
+    def test_a_lock_of_another_thread(self):
+        """
+        If another thread has the lock, the work is not called, and that thread keeps the lock.
+        """
+        lock = short_lock()
+        with ThreadPoolExecutor(1) as pool, lock:
+            assert pool.submit(use_if_free, lock, divmod, 7, 2).result(5) is None
+            assert is_locked(lock)
+        assert not is_locked(lock)
+
+    def test_ctrl_c_at_any_step(self):
+        """
+        Ctrl-C at any step leaves the lock free.
+        """
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            lock = short_lock()
+            ended = interrupted_at(step, lambda: use_if_free(lock, lambda: len("")))  # noqa: B023
+            assert not is_locked(lock), step
+        assert step > 4
+
+    def test_ctrl_c_while_another_thread_has_it(self):
+        """
+        Ctrl-C at any step of a call that does not get the lock leaves it to its holder.
+        """
+        lock = short_lock()
+        step, ended = 0, False
+
+        def attempt():
+            nonlocal step, ended
+            while not ended:
+                step += 1
+                ended = interrupted_at(step, lambda: use_if_free(lock, len, ""))
+                assert is_locked(lock), step
+
+        with ThreadPoolExecutor(1) as pool, lock:
+            pool.submit(attempt).result(5)
+        assert step > 2
 
 
 BARE = {

@@ -13,6 +13,8 @@ import warnings
 
 import pytest
 
+from helpers.interrupts import interrupted_at
+from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._io import bridge as _bridge
 from jetsync._io.bridge import EXIT_BUDGET, Bridge
@@ -115,6 +117,19 @@ class TestLife:
             assert isinstance(bridge._loop, asyncio.SelectorEventLoop)
         finally:
             bridge.stop(LONG)
+
+    def test_ctrl_c_at_any_step_of_a_start(self):
+        """After Ctrl-C at any step of the start, a stop ends the thread."""
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            bridge = Bridge("asyncio")
+            deadline = soon()
+            ended = interrupted_at(step, lambda: bridge.start(nothing, nothing, deadline))  # noqa: B023
+            bridge.stop(LONG)
+            eventually(lambda: not bridge._thread.is_alive())  # noqa: B023
+            assert bridge not in _bridge._live
+        assert step > 5
 
     def test_failed_start(self, monkeypatch):
         """If the loop cannot run, start raises the reason."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import importlib.util
@@ -22,7 +23,9 @@ import pytest
 from helpers.interrupts import interrupted_at
 from helpers.lacking import NO_EPOLL, needs_epoll
 from helpers.waiting import eventually
+from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
+from jetsync._base.turn import waiting
 from jetsync._io import gate as _gate
 from jetsync._io import reader as _reader
 from jetsync._io.lane import OVERSIZED, Lane
@@ -36,7 +39,6 @@ from jetsync._io.outbox import (
     POST_LIMIT,
     LaneState,
 )
-from jetsync._io.reader import Reader
 from jetsync._io.replies import ReplyRouter, Waiter
 from jetsync._io.subscriptions import SID_RANGE
 from jetsync._io.websocket import WebSocket, load_aiohttp
@@ -1479,34 +1481,139 @@ class TestInterrupts:
         """After Ctrl-C at any step of the read that finds the end, the loss is announced."""
         box = Mailbox()
         rig.listen(box)
-        struck = 0
-        for step in range(1, 100):
+        step, finished = 0, False
+        while not finished:
+            # Or the loop thread could find the end first.
+            release, gate, over = rig.stall(), rig.lane.reader._gate, threading.Event()
+
+            def free(release=release, gate=gate, over=over):
+                until(lambda: gate.over or over.is_set())
+                release.set()
+
+            freeing = Background(free)
             rig.server.shutdown(socket.SHUT_RDWR)
+            step += 1
             deadline = soon()
-            # The loop may find the end first, and then the call has fewer steps.
-            struck += not interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
+            finished = interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
+            over.set()
+            freeing.get()
             until(box.take_lost, f"the loss at {step}")
             rig.settle()
             box.drain()
             rig.connect()
-        assert struck > 20
+        assert step > 20
+
+    @needs_epoll
+    def test_ctrl_c_at_any_step_of_a_read_serves_the_threads_that_wait(self, rig):
+        """
+        After Ctrl-C at any step of a reading wait, a thread that waits meanwhile gets its frame,
+        though no other thread calls anything.
+        """
+        reader, other = rig.lane.reader, Mailbox()
+        sid = rig.listen(other)
+        step, finished = 0, False
+        while not finished:
+            step += 1
+            pong, over = Waiter(b"PING"), threading.Event()
+            rig.lane.write(PING, soon(), pong=pong)
+            rig.receive(len(PING))
+
+            def serve(over=over):
+                until(lambda: rig.is_led or over.is_set())
+                following = Background(rig.lane.wait, other, soon())
+                until(lambda: other in reader._followers or (over.is_set() and rig.is_led))
+                rig.server.sendall(b"PONG\r\n")
+                return following
+
+            serving, deadline = Background(serve), soon()
+            finished = interrupted_at(step, lambda: rig.lane.wait(pong, deadline))  # noqa: B023
+            over.set()
+            following = serving.get()
+            is_lost = not rig.nothing_more()
+            if not is_lost:
+                rig.server.sendall(msg(sid))
+            assert following.get() is True, step
+            assert len(other.drain()) == (not is_lost), step
+            assert not reader._followers, step
+            assert not reader._requests, step
+            if is_lost:
+                until(other.take_lost, f"the loss at {step}")
+                rig.settle()
+                rig.connect()
+                rig.receive(len(b"SUB s  1000000\r\n"))
+        assert step > 20
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda outbox: outbox.write(b"x", soon()),
+            lambda outbox: outbox.write(b"x", soon(), 99),
+            lambda outbox: outbox.write_nowait(b"x", outbox.epoch),
+            lambda outbox: outbox.write_nowait(b"x", 99),
+            lambda outbox: outbox.post(b"x", LONG),
+            lambda outbox: outbox.post_nowait(b"x"),
+            lambda outbox: outbox.ack(b"x", LONG),
+            lambda outbox: outbox.flush_posted(),
+        ],
+        ids=["write", "gone", "nowait", "nowait-gone", "post", "post_nowait", "ack", "flush"],
+    )
+    def test_ctrl_c_at_any_step_of_a_write_loses_no_block_of_others(self, rig, call):
+        """
+        After Ctrl-C at any step of a write, the lock is free, and the collected blocks of other
+        threads are sent, or the connection ends.
+        """
+        step, finished = 0, False
+
+        def attempt():
+            with contextlib.suppress(ConnectionLostError):
+                call(rig.lane.outbox)
+
+        while not finished:
+            step += 1
+            epoch = rig.lane.write(b"other", soon(), more=True)
+            finished = interrupted_at(step, attempt)
+            assert not is_held(rig.lane.outbox.write_lock), step
+            assert not rig.lane.outbox._sending.locked(), step
+            with contextlib.suppress(ConnectionLostError):
+                rig.lane.write(b"|", soon(), epoch)
+            data = b""
+            while not data.endswith(b"|"):
+                piece = rig.server.recv(1 << 16)
+                if not piece:
+                    until(lambda: rig.lane.state is LaneState.DOWN, f"the loss at {step}")
+                    rig.settle()
+                    rig.connect()
+                    break
+                data += piece
+            else:
+                assert b"other" in data, step
+        assert step > 5
+
+    def test_ctrl_c_at_any_step_of_a_ping_mixes_no_answers(self, rig):
+        """
+        After Ctrl-C at any step of a PING, each PONG answers its own PING, or the connection ends.
+        """
+        step, finished = 0, False
+        while not finished:
+            step += 1
+            pong, deadline = Waiter(b"PING"), soon()
+            finished = interrupted_at(
+                step,
+                lambda: rig.lane.write(PING, deadline, pong=pong),  # noqa: B023
+            )
+            is_sent = not rig.nothing_more() and bool(rig.server.recv(len(PING)))
+            if rig.nothing_more():
+                assert list(rig.lane.outbox.pings) == ([pong] if is_sent else []), step
+                rig.server.sendall(b"PONG\r\n" * is_sent)
+                until(lambda: pong.ready or not is_sent, f"the answer at {step}")  # noqa: B023
+            else:
+                until(lambda: rig.lane.state is LaneState.DOWN, f"the loss at {step}")
+                rig.settle()
+                rig.connect()
+        assert step > 5
 
 
 class TestThreads:
-    def test_a_wait_may_begin_while_another_thread_stops_reading(self, rig):
-        """A wait may begin in the step in which another thread clears what it would look at."""
-        reader = rig.lane.reader
-        values = [None, reader._gate]
-        box = Mailbox()
-        box.interrupt()
-
-        class Watched(Reader):
-            _unchecked = property(lambda _: values.pop(), lambda *_: None)
-
-        reader.__class__ = Watched
-        assert rig.lane.wait(box, soon())
-        assert values == [None]
-
     def test_a_weak_reference_may_outlive_an_unsubscribe(self, rig):
         """Frames in flight arrive after an unsubscribe, though its listener is dropped as well."""
         listener = Listener(rig.lane, Mailbox(b"a"))
@@ -1600,6 +1707,23 @@ class TestSignalHandlers:
         assert len(refused) == 1
         assert outer.drain()[0][3] == b"outer"
         assert not rig.is_led
+
+    @pytest.mark.parametrize("call", ["write", "wait_open", "repeated"])
+    def test_no_wait_for_a_connection_inside_a_wait(self, idle, call):
+        """
+        Without a connection, a handler that interrupted a wait waits for none.
+        """
+        outbox = idle.lane.outbox
+        context = types.SimpleNamespace(
+            lane=idle.lane, connection=types.SimpleNamespace(check=idle.lane.check)
+        )
+        calls = {
+            "write": lambda: outbox.write(b"x", soon()),
+            "wait_open": lambda: outbox.wait_open(soon()),
+            "repeated": lambda: repeated(context, pytest.fail, soon()),
+        }
+        with pytest.raises(CallInSignalHandlerError):
+            waiting(calls[call])
 
     def test_write_inside_a_write(self, rig, monkeypatch):
         """A write, a PING or a wait that interrupts work of its own lane is refused at once."""
