@@ -47,8 +47,6 @@ class BatchPhase(enum.Enum):
 
     # It takes messages.
     OPEN = "open"
-    # A call adds a message, or an interrupt has ended the call before it had added all of it.
-    ADDING = "adding"
     # A call commits the batch or sends it again, or was interrupted before it knew the outcome.
     COMMITTING = "committing"
     COMMITTED = "committed"
@@ -61,10 +59,6 @@ class BatchPhase(enum.Enum):
 
 # The phase after an event. A pair that is missing changes nothing, or its call raises an error.
 NEXT_PHASE: Final = {
-    (BatchPhase.OPEN, "add"): BatchPhase.ADDING,
-    (BatchPhase.ADDING, "unharmed"): BatchPhase.OPEN,
-    (BatchPhase.ADDING, "lost"): BatchPhase.BROKEN,
-    (BatchPhase.ADDING, "discard"): BatchPhase.DISCARDED,
     (BatchPhase.OPEN, "commit"): BatchPhase.COMMITTING,
     (BatchPhase.OPEN, "lost"): BatchPhase.BROKEN,
     (BatchPhase.OPEN, "discard"): BatchPhase.DISCARDED,

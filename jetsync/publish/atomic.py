@@ -20,7 +20,7 @@ from jetsync._base.dropped import when_dropped
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
-from jetsync.publish.atomic_attempt import WAS_INTERRUPTED, BatchAttempt
+from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.atomic_resend import (
     COMMITTING,
@@ -62,11 +62,10 @@ _LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.Transpor
 
 _OPEN: Final = BatchPhase.OPEN
 
-# In these phases the server may have a batch that nothing but a discard ends.
-_OPEN_AT_SERVER: Final = (BatchPhase.OPEN, BatchPhase.ADDING)
-
-# In these phases an add has failed, was interrupted, or is running in another thread.
-_FAULTY: Final = (BatchPhase.ADDING, BatchPhase.BROKEN)
+# Why a batch takes no more messages, if its turn is unfinished.
+WAS_INTERRUPTED: Final = (
+    "a call was interrupted while it added a message; discard this batch and build a new one"
+)
 
 UNKNOWN_OUTCOME: Final = (
     "and the batch may be stored; if each message has a msg_id, resend() stores it once"
@@ -74,7 +73,6 @@ UNKNOWN_OUTCOME: Final = (
 
 # Why a batch in one of these phases takes no more messages, if no error closed it.
 _REASONS: Final = {
-    BatchPhase.ADDING: WAS_INTERRUPTED,
     BatchPhase.COMMITTING: COMMITTING,
     BatchPhase.COMMITTED: "it was committed",
 }
@@ -148,7 +146,9 @@ class AtomicBatch:
         phase = self._phase
         if kind is not None:
             self.discard()
-        elif not self._discarding and (phase in _FAULTY or (phase is _OPEN and self.size)):
+        elif not self._discarding and (
+            phase is BatchPhase.BROKEN or (phase is _OPEN and (self.size or self._turn.unfinished))
+        ):
             # Raises if an add has failed or was interrupted. Leaving the block without an error
             # would suggest that the batch was stored.
             self.commit()
@@ -292,18 +292,14 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
-            attempt = self._attempt
             final: tuple[BatchItem, ...] = ()
+            messages = None
             if item is not None:
                 messages, admitted = self._admit(item, deadline)
                 final = (admitted,)
-                # An interrupt leaves the batch in this phase.
-                self._after("add")
-                attempt = attempt or self._begin(messages)
-            if attempt is None:
+            elif self._attempt is None:
                 raise errors.InvalidArgumentError("a batch needs at least one message")
-            self._after("add")
-            return partial(attempt.send, attempt.engine.commit(*final), deadline)
+            return self._turn.step(self._end_messages, messages, final, deadline)
 
         return self._commit("commit", begin, deadline, subject)
 
@@ -393,7 +389,14 @@ class AtomicBatch:
 
     def _closed_error(self) -> errors.BatchClosedError:
         reason = _REASONS.get(self._phase, "it was discarded")
+        if self._is_split:
+            reason = WAS_INTERRUPTED
         return errors.BatchClosedError(reason=self._reason or reason)
+
+    @property
+    def _is_split(self) -> bool:
+        """Whether an interrupt has ended a call before it had added all of its message."""
+        return self._phase is _OPEN and self._turn.unfinished
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -418,7 +421,7 @@ class AtomicBatch:
 
     def _begin(self, messages: BatchMessages) -> BatchAttempt:
         """Start the batch, because its first message is valid."""
-        attempt = BatchAttempt(self._context, self._id, messages, self._options)
+        attempt = BatchAttempt(self._context, self._id, messages, self._turn, self._options)
         when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._ids.add(self._id)
@@ -430,11 +433,12 @@ class AtomicBatch:
         if self._context.lane.outbox.writes_here():
             # This signal handler interrupted a write, so it cannot wait for that write.
             raise errors.CallInSignalHandlerError
-        if self._phase is not _OPEN or self._discarding:
-            raise self._closed_error()
         size, attempt = 0, self._attempt
         if attempt is not None:
             attempt.stop_staging()
+        if self._phase is not _OPEN or self._discarding or self._is_split:
+            raise self._closed_error()
+        if attempt is not None:
             size = len(attempt.engine.items)
             abandoned = attempt.abandoned(deadline)
             if abandoned is not None:
@@ -446,23 +450,23 @@ class AtomicBatch:
             if attempt is None:
                 self._lose(error)
             raise
-        # An interrupt leaves the batch in this phase.
-        self._after("add")
         try:
-            (attempt or self._begin(messages)).add(admitted, deadline)
+            self._turn.step(self._add_admitted, messages, admitted, deadline)
         except errors.JetSyncError as error:
             if self.size > size:
                 self._lose(error)
-            else:
-                self._after("unharmed")
             raise
-        self._after("unharmed")
+
+    def _add_admitted(
+        self, messages: BatchMessages, admitted: BatchItem, deadline: Deadline
+    ) -> None:
+        (self._attempt or self._begin(messages)).add(admitted, deadline)
 
     def _send_whole(
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = BatchAttempt(self._context, self._id, messages)
+        attempt = BatchAttempt(self._context, self._id, messages, self._turn)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
         # Set before the write, because another attempt takes the messages from this one.
@@ -486,7 +490,7 @@ class AtomicBatch:
             pass
 
     def _discard_in_turn(self) -> None:
-        if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
+        if self._phase is _OPEN and self._attempt is not None:
             self._attempt.discard()
         self._after("discard")
         self._discarding = False
@@ -503,7 +507,7 @@ class AtomicBatch:
             self._turn.run(deadline, self._discard_with_client)
 
     def _discard_with_client(self) -> None:
-        if self._phase in _OPEN_AT_SERVER and self._attempt is not None:
+        if self._phase is _OPEN and self._attempt is not None:
             self._attempt.discard()
             self._lose(errors.ConnectionClosedError())
 
@@ -548,15 +552,25 @@ class AtomicBatch:
             self._attempt.stop_staging()
         phase = self._phase
         following = NEXT_PHASE.get((phase, event))
-        if following is None or (self._discarding and phase is _OPEN):
+        if following is None or (self._discarding and phase is _OPEN) or self._is_split:
             raise self._closed_error() if event == "commit" else no_resend(phase)
-        try:
-            send = begin()
-        except errors.JetSyncError:
-            self._phase = phase
-            raise
+
+        send = begin()
         self._phase, self._reason = following, None
         return send
+
+    def _end_messages(
+        self, messages: BatchMessages | None, final: tuple[BatchItem, ...], deadline: Deadline
+    ) -> Callable[[], None]:
+        """Add the final message, if there is one, and return a function that sends the commit."""
+        attempt = self._attempt
+        if attempt is None:
+            assert messages is not None
+            attempt = self._begin(messages)
+        parts = attempt.engine.commit(*final)
+        # In the same step, so that no interrupt leaves a batch that is complete and open.
+        self._after("commit")
+        return partial(attempt.send, parts, deadline)
 
     def _store(
         self,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
+    from jetsync._base.turn import Turn
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
 
@@ -40,15 +41,6 @@ _OPEN: Final = LaneState.OPEN
 
 # After these errors, the server has no batch to drop.
 _REFUSALS: Final = (errors.ApiError, errors.PublishError, errors.PermissionDeniedError)
-
-# The value of `_places` while a call stages a message. A thread that gets the staging lock and
-# finds this value knows that an exception interrupted that call.
-INTERRUPTED: Final = -1
-
-# Why a batch takes no more messages.
-WAS_INTERRUPTED: Final = (
-    "a call was interrupted while it added a message; discard this batch and build a new one"
-)
 
 # Why a batch may be incomplete, if the server has not reported the reason.
 INCOMPLETE: Final = (
@@ -69,6 +61,7 @@ class BatchAttempt:
         context: Context of the batch.
         batch_id: The id.
         messages: Checks the messages of the batch, and has looked up the stream.
+        turn: The turn of the batch. It is marked as unfinished while a call stages a message.
         options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
@@ -76,13 +69,14 @@ class BatchAttempt:
     # Threads: those that have the turn of the batch, any for `stage`, and the one that reads the
     # socket for `on_advisory`.
     # Locks: the staging lock, `_staging_lock`, protects `_places` and the end of the engine's
-    # `items`.
+    # `items`, and the mark of the turn while there are places.
 
     def __init__(
         self,
         context: Context,
         batch_id: str,
         messages: BatchMessages,
+        turn: Turn,
         options: AtomicOptions | None = None,
     ) -> None:
         known = messages.known
@@ -107,6 +101,7 @@ class BatchAttempt:
         # Held for a few steps only, so waiting for it needs no deadline. The turn may
         # be held during a wait, so taking it costs more.
         self._staging_lock = short_lock()
+        self._turn = turn
         # How many more messages may wait to be written.
         self._places = 0
         # A message that is added after this moment is written at once. 0, which is always in the
@@ -210,9 +205,10 @@ class BatchAttempt:
             places = self._places
             if places <= 0:
                 return False
-            self._places = INTERRUPTED
+            self._turn.unfinished = True
             self.engine.add_quietly(item)
             self._places = places - 1
+            self._turn.unfinished = False
             return True
 
     def stop_staging(self) -> None:
@@ -221,12 +217,9 @@ class BatchAttempt:
 
         Raises:
             CallInSignalHandlerError: The calling thread stages a message.
-            BatchClosedError: A call was interrupted while it staged a message.
         """
         refuse_reentry(self._staging_lock)
         with self._staging_lock:
-            if self._places == INTERRUPTED:
-                raise errors.BatchClosedError(reason=WAS_INTERRUPTED)
             self._places = 0
 
     def add(self, item: BatchItem, deadline: Deadline) -> None:

@@ -21,7 +21,6 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import leader_get
 from jetsync._proto.batch import BatchPhase, BatchState
-from jetsync.publish.atomic_attempt import WAS_INTERRUPTED
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -47,7 +46,6 @@ COMMITTING: Final = "another call is committing the batch, or was interrupted wh
 
 # Why a batch cannot be sent again.
 _NO_RESEND: Final = {
-    BatchPhase.ADDING: WAS_INTERRUPTED,
     BatchPhase.COMMITTING: COMMITTING,
     BatchPhase.BROKEN: (
         "an add failed, so a message of this batch may be missing: build a new batch"

@@ -96,8 +96,7 @@ class TestPhases:
 
     def test_no_event_opens_a_batch_again(self):
         """A batch that has ended takes no more messages, and a stored or discarded one stays so."""
-        opening = {before for (before, _), after in NEXT_PHASE.items() if after is BatchPhase.OPEN}
-        assert opening == {BatchPhase.ADDING}
+        assert BatchPhase.OPEN not in NEXT_PHASE.values()
         assert {before for before, _ in NEXT_PHASE}.isdisjoint(
             {BatchPhase.COMMITTED, BatchPhase.DISCARDED}
         )
