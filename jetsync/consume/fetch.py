@@ -583,9 +583,7 @@ class MessageBatch:
         """Return a new iteration."""
         fetch = self._fetch
         if isinstance(fetch, Fetch):
-            return ListIteration(
-                self._untaken, self._fill(fetch), "batch", fetch.connection, self._put_back
-            )
+            return ListIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
         return Iteration(fetch.messages(self), "batch")
 
     def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
@@ -644,12 +642,6 @@ class MessageBatch:
             # Forget acknowledged messages, so that a long batch does not keep all of them.
             yielded[:] = [message for message in yielded if not message.is_acked]
             self._prune_at = max(PRUNE_AT, 2 * len(yielded))
-
-    def _put_back(self) -> None:
-        """Put back the message that a call had taken and could not yield."""
-        left = len(self._untaken)
-        if left < len(self._made):
-            self._untaken.append(self._made[left])
 
     def _take_untaken(self) -> list[Frame]:
         """Take the messages that were not yielded, and return their frames."""
