@@ -32,8 +32,8 @@ INTERRUPTED: Final = (
     "a call was interrupted, so items may be missing: begin again after the last one that you have"
 )
 
-# What an iteration that no call runs has in `_free`.
-_ENTRY: Final = (None,)
+# What `_free` has while no call runs the generator. Added by `+=`, which calls nothing.
+ENTRY: Final = (None,)
 
 # Errors of another call, which a generator does not expect. They end it before its end.
 _OF_OTHERS: Final = (CallInSignalHandlerError, ConflictingUseError)
@@ -130,7 +130,7 @@ class Iteration(Iterator[T]):
                 if isinstance(error, JetSyncError) and not isinstance(error, _OF_OTHERS):
                     self.unfinished = False
         finally:
-            free += _ENTRY
+            free += ENTRY
             if self._closing:
                 self.close()
         if failure is None:
@@ -157,7 +157,7 @@ class Iteration(Iterator[T]):
         try:
             self._running.close()
         finally:
-            self._free += _ENTRY
+            self._free += ENTRY
         return True
 
     @property
