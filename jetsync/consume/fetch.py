@@ -601,14 +601,13 @@ class MessageBatch:
                 self._note_yielded()
                 if unused and target.shows_messages:
                     # A plugin sees a message when it is taken, and may refuse it.
-                    frame = unused.pop()
                     try:
-                        self._untaken[:] = self._made = [target.make(frame)]
+                        made = [target.make(unused[-1])]
                     except PluginError:
+                        del unused[-1]
                         raise
-                    except BaseException:
-                        unused.append(frame)
-                        raise
+                    self._untaken[:] = self._made = made
+                    del unused[-1]
                 elif unused:
                     frames = unused[-MADE_AT_ONCE:]
                     self._untaken[:] = self._made = [*map(target.make, frames)]
