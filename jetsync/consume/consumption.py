@@ -5,7 +5,7 @@ Continuous consumption: messages are pulled ahead into a buffer, which is kept f
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import attrs
 
@@ -15,6 +15,7 @@ from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.speedups import with_twin
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.push import PushEngine
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
@@ -159,8 +160,14 @@ class Consumption(TakingStorage):
     def __iter__(self) -> Self:
         return self
 
-    def _take_next(self) -> Message:
-        """Take a message as ``__next__`` does."""
+    @overload
+    def _take_next(self) -> Message: ...
+
+    @overload
+    def _take_next(self, deadline: Deadline) -> Message | None: ...
+
+    def _take_next(self, deadline: Deadline | None = None) -> Message | None:
+        """Take a message as ``__next__`` does, or as ``next`` if there is a deadline."""
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
@@ -173,10 +180,13 @@ class Consumption(TakingStorage):
                         break
                 except IndexError:
                     pass
-                if frame is None and not core.wait_for_frame(None):
-                    core.reading.end_loop()
+                if frame is None and not core.wait_for_frame(deadline):
+                    if deadline is None:
+                        core.reading.end_loop()
+                    return None
             return self._make(frame)
         except BaseException as error:
+            # Other threads may take at the same time, so it could not stay in the buffer.
             if frame is not None:
                 core.put_back(frame, error)
             raise
@@ -198,25 +208,10 @@ class Consumption(TakingStorage):
         """
         core = self._core
         deadline = Deadline.after(core.options.expires if timeout is None else timeout)
-        self._before_taking()
-        frame: Frame | None = None
-        try:
-            while frame is None:
-                try:
-                    for oldest in core.oldest:
-                        frame = oldest
-                        break
-                except IndexError:
-                    pass
-                if frame is None and not core.wait_for_frame(deadline):
-                    if core.reading.over.is_set():
-                        core.reading.end_next(ConsumptionClosedError)
-                    return None
-            return self._make(frame)
-        except BaseException as error:
-            if frame is not None:
-                core.put_back(frame, error)
-            raise
+        message = self._take_next(deadline)
+        if message is None and core.reading.over.is_set():
+            core.reading.end_next(ConsumptionClosedError)
+        return message
 
     @property
     def closed(self) -> bool:
@@ -293,7 +288,7 @@ class Consumption(TakingStorage):
             core.refill()
         try:
             message = core.make(frame)
-        except BaseException as error:
+        except PluginError as error:
             core.make_failed(error)
             raise
         if self._auto_ack:

@@ -583,9 +583,7 @@ class MessageBatch:
         """Return a new iteration."""
         fetch = self._fetch
         if isinstance(fetch, Fetch):
-            return ListIteration(
-                self._untaken, self._fill(fetch), "batch", fetch.connection, self._put_back
-            )
+            return ListIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
         return Iteration(fetch.messages(self), "batch")
 
     def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
@@ -603,14 +601,13 @@ class MessageBatch:
                 self._note_yielded()
                 if unused and target.shows_messages:
                     # A plugin sees a message when it is taken, and may refuse it.
-                    frame = unused.pop()
                     try:
-                        self._untaken[:] = self._made = [target.make(frame)]
+                        made = [target.make(unused[-1])]
                     except PluginError:
+                        del unused[-1]
                         raise
-                    except BaseException:
-                        unused.append(frame)
-                        raise
+                    self._untaken[:] = self._made = made
+                    del unused[-1]
                 elif unused:
                     frames = unused[-MADE_AT_ONCE:]
                     self._untaken[:] = self._made = [*map(target.make, frames)]
@@ -644,12 +641,6 @@ class MessageBatch:
             # Forget acknowledged messages, so that a long batch does not keep all of them.
             yielded[:] = [message for message in yielded if not message.is_acked]
             self._prune_at = max(PRUNE_AT, 2 * len(yielded))
-
-    def _put_back(self) -> None:
-        """Put back the message that a call had taken and could not yield."""
-        left = len(self._untaken)
-        if left < len(self._made):
-            self._untaken.append(self._made[left])
 
     def _take_untaken(self) -> list[Frame]:
         """Take the messages that were not yielded, and return their frames."""

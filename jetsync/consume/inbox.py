@@ -19,6 +19,7 @@ from jetsync._proto import frames
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest, message_size
 from jetsync.consume.acks import give_back
+from jetsync.errors import JetSyncError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -118,7 +119,8 @@ class PullInbox:
         try:
             epoch = self.lane.write(block, deadline)
             self.engine.sent(pull, epoch)
-        except BaseException:
+        except JetSyncError:
+            # An interrupt, too, may leave it open. It ends the owner.
             self.engine.remove(pull)
             raise
         self._listener.line = b""

@@ -18,7 +18,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import interrupted
+from jetsync._base.iterations import ENTRY, interrupted
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
@@ -218,14 +218,12 @@ class OrderedConsumption:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
         source, reading, me = self._source, self._reading, get_ident()
         cursor = source.cursor
+        # As in `Iteration`.
         try:
-            reading.free.pop()
+            for _ in reading.entry:
+                break
         except IndexError:
             raise reading.conflict() from None
-        except BaseException:
-            # As in `Iteration`.
-            reading.free.append(None)
-            raise
         try:
             reading.taker = me
             if source.taking is not None and source.take_back(shared=shared):
@@ -275,7 +273,7 @@ class OrderedConsumption:
             reading.end(error)
         finally:
             reading.taker = None
-            reading.free.append(None)
+            reading.free += ENTRY
         self._note_end()
         return None
 

@@ -235,7 +235,7 @@ class StreamScan(Iterator["StoredMessage"]):
             raise
         except BaseException:
             # The pages that were read are lost.
-            pages.lose()
+            pages.unfinished = True
             raise
 
     def to_batches(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:

@@ -474,7 +474,7 @@ class PageReader:
             with self.page_time() as deadline:
                 until = UnlessSet(deadline.at, deadline.total, self._over)
                 self._epoch = context.lane.write(block, until)
-        except BaseException:
+        except Exception:
             engine.lost()
             raise
         listener.line = b""

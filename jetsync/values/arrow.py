@@ -12,7 +12,7 @@ from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.values.page_columns import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -77,8 +77,16 @@ class ArrowColumns:
 
     def reader(self, pages: Iteration[StoredPage]) -> pa.RecordBatchReader:
         """Return a reader with one record batch for each page."""
-        batches = Iteration((page.to_arrow(self.schema.names) for page in pages), "scan", pages)
+        batches = Iteration(self._batches(pages), "scan")
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def _batches(self, pages: Iteration[StoredPage]) -> Generator[pa.RecordBatch, None, None]:
+        for page in pages:
+            # The page is lost if this is interrupted or raises.
+            pages.unfinished = True
+            batch = page.to_arrow(self.schema.names)
+            pages.unfinished = False
+            yield batch
 
     def _quick_column(self, field: pa.Field, count: int, buffers: tuple[Any, ...]) -> pa.Array:
         """Return a column of *count* rows made from the buffers of :func:`columns`."""

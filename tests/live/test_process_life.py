@@ -640,7 +640,8 @@ class TestInterruptedReads:
         with stream.ordered_consumer() as ordered:
             consumption = ordered.consume()
             take()
-            self.check(lambda: consumption._reading.taker is None, take)
+            reading = consumption._reading
+            self.check(lambda: reading.free and reading.taker is None, take)
 
     def test_an_interrupted_consumption_continues_or_says_so(self, nats_server, js, stream):
         """

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 import jetsync
+from helpers.interrupts import interrupted_at, steps_of
 from helpers.streams import fill
 from helpers.thorough import thorough_except
 from helpers.waiting import eventually
@@ -311,3 +312,43 @@ def test_a_handle_unsubscribes_though_its_thread_is_blocked(handles, name):
         gc.enable()
         goes_on.set()
         thread.join()
+
+
+INTERRUPTED = {
+    "subscribe": lambda h: h.client.subscribe(h.subject),
+    "request_many": lambda h: h.client.request_many(h.subject, timeout=5),
+    "scan": lambda h: h.stream.scan(page=2),
+}
+"""Calls that subscribe, and unsubscribe at once when what they return is dropped."""
+
+
+# An interrupt right before the end of a call drops what it made.
+@pytest.mark.filterwarnings("ignore:.* was dropped:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("most", [12, pytest.param(400, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_a_call_that_ctrl_c_interrupts_leaves_no_subscription(handles, name, most):
+    """
+    After Ctrl-C at any step of a call that subscribes, the client has no more subscriptions.
+    """
+    client = handles.client
+
+    def flushed():
+        # The interrupt may have ended the connection.
+        with contextlib.suppress(jetsync.TransportError, jetsync.RequestTimeoutError):
+            client.flush(timeout=5)
+            return True
+
+    def begin():
+        # Python swallows an interrupt that hits the end of a dropped object.
+        kept.append(INTERRUPTED[name](handles))
+
+    kept = []
+    count = steps_of(begin)
+    kept.clear()
+    eventually(lambda: client.statistics().subscriptions == 1)
+    for step in sorted({1 + count * number // most for number in range(most)}):
+        interrupted_at(step, begin)
+        kept.clear()
+        eventually(flushed)
+        eventually(lambda: client.statistics().subscriptions == 1)
