@@ -107,11 +107,14 @@ class Answers:
         )
         # The server sends no more than the caller takes, however slow the caller is.
         most = b"" if max_messages is None else frames.unsub(listener.sid, max_messages)
-        # If this raises, the caller has no reference, so `_forget` runs.
-        self._epoch = lane.write(listener.line + most + request, deadline)
-        if lane.lost_epoch >= self._epoch:
-            box.lost(lane.lost_epoch)
-        disown(lane.later, self)
+        try:
+            self._epoch = lane.write(listener.line + most + request, deadline)
+            if lane.lost_epoch >= self._epoch:
+                box.lost(lane.lost_epoch)
+            disown(lane.later, self)
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Answers to {self.subject!r} count={self.count} {self.reason or 'open'}>"

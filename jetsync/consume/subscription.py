@@ -201,11 +201,15 @@ class Subscription:
             weakref.WeakMethod(self._reports.began),
         )
         self._listener = Listener(self._lane, self._box, b"" if queue is None else queue.encode())
-        # If this raises, the caller has no reference, so the listener ends.
-        self._lane.write(self._listener.line, connection.deadline(None))
         name = f"subscription to {subject!r}"
         self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._listener)
-        disown(self._lane.later, self)
+        try:
+            self._lane.write(self._listener.line, connection.deadline(None))
+            disown(self._lane.later, self)
+        except BaseException:
+            self._dropped.detach()
+            self._listener.end()
+            raise
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
