@@ -244,13 +244,10 @@ class LaneTransport:
         self._handshaking = False
         self._unwatch()
         self.lane.detach()
-        self._close_socket()
-        self._wake()
-
-    def _close_socket(self) -> None:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
+        self._wake()
 
     async def wait_closed(self) -> None:
         """Return at once, because closing a socket takes no time."""
@@ -355,24 +352,27 @@ class LaneTransport:
             else:
                 self._check_over()
                 return
-            self._close_socket()
         raise last or OSError(f"no address for {uri.hostname}")
 
     async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> None:
         """Connect the socket to *address*."""
-        # If this is cancelled, the next attempt or the end of the client closes it.
         self._sock = sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-        # Without the loop, because uvloop would look up the address once more.
-        code = sock.connect_ex(address)
-        if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
-            await self._wait_socket(writing=True)
-            self._check_over()
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
+            # Without the loop, because uvloop would look up the address once more.
+            code = sock.connect_ex(address)
+            if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
+                await self._wait_socket(writing=True)
+                self._check_over()
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+        except BaseException:
+            self._sock = None
+            sock.close()
+            raise
 
     async def _read_info(self) -> bytes:
         """Check the server's first line and return it as nats-py gets it."""
