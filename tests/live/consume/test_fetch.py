@@ -975,7 +975,7 @@ class TestCluster:
         The fetch continues with the new leader and returns each message once.
         """
         client, js, stream, worker, recorder = replicated
-        fill(js, stream, 10)
+        fill_in_trouble(js, stream, 10)
         messages = iter(worker.fetch(30, expires=20))
         got = [int(next(messages).data) for _ in range(10)]
         with ThreadPoolExecutor(1) as pool:
@@ -993,7 +993,7 @@ class TestCluster:
         # Servers of a busy machine may need longer than two seconds to elect a leader.
         monkeypatch.setattr("jetsync.consume.options.NO_WAIT_LIMIT", 30.0)
         client, js, stream, worker, _ = replicated
-        fill(js, stream, 15)
+        fill_in_trouble(js, stream, 15)
         got = []
         for _ in range(3):
             self.step_down(client, stream)
@@ -1009,7 +1009,7 @@ class TestCluster:
         """
         client, js, stream, worker, recorder = replicated
         here = cluster.urls.index(f"nats://{client.server.url.rpartition('/')[2]}")
-        fill(js, stream, 5)
+        fill_in_trouble(js, stream, 5)
 
         def leader():
             # During the election no server answers, or one that has just become the leader.
