@@ -130,12 +130,16 @@ class Answers:
 
     def __next__(self) -> Message:
         me = threading.get_ident()
-        message = self._reading.run(FOREVER, self._take_held, me)
-        if message is None:
-            raise StopIteration
-        # Ctrl-C strikes only at calls, so not between here and the caller.
-        self._reading.held[me] = None
-        return message
+        while True:
+            message = self._reading.run(FOREVER, self._take_held, me)
+            if message is None:
+                raise StopIteration
+            # No call between this and the caller, so that no signal handler runs.
+            try:
+                del self._reading.held[me]
+            except KeyError:
+                continue  # A signal handler has taken it.
+            return message
 
     def _take_held(self, me: int) -> Message | None:
         message: Message | None = self._reading.held.get(me)

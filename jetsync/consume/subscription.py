@@ -230,12 +230,16 @@ class Subscription:
         me = threading.get_ident()
         while True:
             message = self._take(FOREVER, me)
-            if message is not None:
-                # No call between this and the caller, so that no signal handler runs.
+            if message is None:
+                if self._is_over():
+                    raise StopIteration
+                continue
+            # No call between this and the caller, so that no signal handler runs.
+            try:
                 del self._reading.held[me]
-                return message
-            if self._is_over():
-                raise StopIteration
+            except KeyError:
+                continue  # A signal handler has taken it.
+            return message
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
@@ -252,17 +256,22 @@ class Subscription:
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
-        me = threading.get_ident()
-        message = self._take(self._connection.deadline(timeout), me)
-        if message is None:
-            if self._is_over():
-                if not self._connection.stopping:
-                    self._lane.check()
-                self._reading.end_next()
-            return None
-        # As in `__next__`.
-        del self._reading.held[me]
-        return message
+        me, deadline = threading.get_ident(), self._connection.deadline(timeout)
+        while True:
+            message = self._take(deadline, me)
+            if message is None:
+                break
+            # As in `__next__`.
+            try:
+                del self._reading.held[me]
+            except KeyError:
+                continue
+            return message
+        if self._is_over():
+            if not self._connection.stopping:
+                self._lane.check()
+            self._reading.end_next()
+        return None
 
     @property
     def pending(self) -> int:

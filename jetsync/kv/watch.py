@@ -197,10 +197,14 @@ class Watch(Generic[ValueT]):
 
     def __next__(self) -> Entry[ValueT]:
         me = get_ident()
-        entry = self._take_in_loop()
-        # No call between this and the caller, so that no signal handler runs.
-        del self._reading.held[me]
-        return entry
+        while True:
+            entry = self._take_in_loop()
+            # No call between this and the caller, so that no signal handler runs.
+            try:
+                del self._reading.held[me]
+            except KeyError:
+                continue  # A signal handler has taken it.
+            return entry
 
     def _take_in_loop(self) -> Entry[ValueT]:
         """Return the next entry of a loop, and keep it in ``held``."""
@@ -223,17 +227,21 @@ class Watch(Generic[ValueT]):
             JetSyncError: The error that ended the watch. It is raised once.
         """
         me = get_ident()
-        entry = self._take_next(timeout)
-        if entry is not None:
-            # As in `__next__`.
-            del self._reading.held[me]
-        return entry
+        until = Deadline.after(self._messages.options.expires if timeout is None else timeout)
+        while True:
+            entry = self._take_next(until)
+            if entry is not None:
+                # As in `__next__`.
+                try:
+                    del self._reading.held[me]
+                except KeyError:
+                    continue
+            return entry
 
-    def _take_next(self, timeout: Seconds | None) -> Entry[ValueT] | None:
+    def _take_next(self, until: Deadline) -> Entry[ValueT] | None:
         """Return what :meth:`next` returns, and keep it in ``held``."""
-        seconds = self._messages.options.expires if timeout is None else timeout
         try:
-            entry = self._take(Deadline.after(seconds), initial=False)
+            entry = self._take(until, initial=False)
         except errors.WaitTimeoutError:
             return None
         if entry is None:
@@ -263,8 +271,12 @@ class Watch(Generic[ValueT]):
         """Yield the initial entries."""
         deadline = Deadline.after(timeout)
         while (entry := self._take_initial(deadline)) is not None:
+            me = get_ident()
             # As in `__next__`.
-            del self._reading.held[get_ident()]
+            try:
+                del self._reading.held[me]
+            except KeyError:
+                continue
             yield entry
 
     def _take_initial(self, deadline: Deadline) -> Entry[ValueT] | None:
@@ -532,7 +544,7 @@ class Takes:
     def __init__(self, watch: Watch[Any]) -> None:
         self.held: dict[int, Any] = watch._reading.held  # noqa: SLF001  (its own module)
         self.in_loop: Callable[[], Entry] = watch._take_in_loop  # noqa: SLF001
-        self.next: Callable[[Seconds | None], Entry | None] = watch._take_next  # noqa: SLF001
+        self.next: Callable[[Deadline], Entry | None] = watch._take_next  # noqa: SLF001
         self.initial: Callable[[Deadline], Entry | None] = watch._take_initial  # noqa: SLF001
 
 

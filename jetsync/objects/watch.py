@@ -98,7 +98,10 @@ class ObjectWatch:
                 entry = take.in_loop()
             info = self._read(entry)
             # No call between this and the caller, so that no signal handler runs.
-            del take.held[me]
+            try:
+                del take.held[me]
+            except KeyError:
+                continue  # A signal handler has taken it.
             if info is not None:
                 return info
 
@@ -118,12 +121,15 @@ class ObjectWatch:
         until = Deadline.after(30.0 if timeout is None else timeout)
         while True:
             with self._bucket.named():
-                entry = take.next(until.remaining())
+                entry = take.next(until)
             if entry is None:
                 return None
             info = self._read(entry)
             # As in `__next__`.
-            del take.held[me]
+            try:
+                del take.held[me]
+            except KeyError:
+                continue
             if info is not None:
                 return info
 
@@ -147,7 +153,10 @@ class ObjectWatch:
             while (entry := self._take.initial(deadline)) is not None:
                 info, me = self._read(entry), get_ident()
                 # As in `__next__`.
-                del self._take.held[me]
+                try:
+                    del self._take.held[me]
+                except KeyError:
+                    continue
                 if info is not None:
                     yield info
 

@@ -880,6 +880,98 @@ class TestEnd:
                 eventually(lambda: clients[-1].is_closed)
 
 
+def filled_subscription(rig, count):
+    """
+    A subscription, how it takes an item without a wait, and what it has to hand out.
+    """
+    client = rig.client
+    found = client.subscribe(f"{rig.name}-a")
+    for number in range(count):
+        client.publish(f"{rig.name}-a", b"%d" % number)
+    eventually(lambda: found.pending == count)
+    return found, lambda one: one.next(timeout=0), lambda item: int(item.data)
+
+
+def filled_answers(rig, count):
+    """
+    As above, for the answers to a request.
+    """
+    subject = f"{rig.name}-q"
+    asked = rig.other.subscribe(subject)
+    rig.other.flush()
+    found = rig.client.request_many(subject, timeout=30, max_messages=count)
+    reply = asked.next(timeout=20).reply
+    for number in range(count):
+        rig.other.publish(reply, b"%d" % number)
+    asked.close()
+    return found, lambda one: next(one, None), lambda item: int(item.data)
+
+
+def filled_watch(rig, count):
+    """
+    As above, for a watch.
+    """
+    for number in range(count):
+        rig.kv.put(f"k.{number}", b"%d" % number)
+    found = rig.kv.watch("k.>")
+    return found, lambda one: one.next(timeout=0), lambda item: int(item.value)
+
+
+def filled_object_watch(rig, count):
+    """
+    As above, for a watch of objects.
+    """
+    for number in range(count):
+        rig.objects.put(f"{number}", b"")
+    found = rig.objects.watch()
+    return found, lambda one: one.next(timeout=0), lambda item: int(item.name)
+
+
+FILLED = {
+    "subscription": (filled_subscription, next),
+    "subscription.next": (filled_subscription, lambda one: one.next(timeout=20)),
+    "answers": (filled_answers, next),
+    "watch": (filled_watch, next),
+    "watch.next": (filled_watch, lambda one: one.next(timeout=20)),
+    "object watch": (filled_object_watch, next),
+    "object watch.next": (filled_object_watch, lambda one: one.next(timeout=20)),
+}
+
+
+REFUSALS = (jetsync.CallInSignalHandlerError, jetsync.ConflictingUseError)
+"""A watch reads outside its turn, and so takes a handler in a read for a hook."""
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_handler_takes_the_items_that_the_interrupted_call_does_not(rig, name):
+    """
+    A handler may take from the object that it interrupts, and each item is handed out once.
+    """
+    fill, take = FILLED[name]
+    count, got = 3, []
+    found, take_now, number = fill(rig, count)
+    total = interrupts.steps_of(lambda: got.append(number(take(found))))
+
+    def handler():
+        with contextlib.suppress(*REFUSALS):
+            item = take_now(found)
+            if item is not None:
+                got.append(number(item))
+
+    found.close()
+    assert got == [0]
+    # The last steps, at which the call is not inside jetsync any more.
+    for step in range(max(total - 12, 1), total + 1):
+        found, take_now, number = fill(rig, count)
+        got.clear()
+        _, item = interrupts.handled_at(step, lambda: take(found), handler)  # noqa: B023
+        got.append(number(item))
+        while len(got) < count:
+            got.append(number(take(found)))
+        found.close()
+        assert sorted(got) == [*range(count)]
+
+
 def test_a_handler_in_plain_code_may_make_every_call(rig):
     """
     A handler that interrupts no call of jetsync waits as any other code.
