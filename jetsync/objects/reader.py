@@ -8,7 +8,7 @@ import hashlib
 import io
 import itertools
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync import errors
 from jetsync._api.repeats import repeated
@@ -16,6 +16,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.fields import whole_number, wrong_type
 from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
+from jetsync._base.turn import Turn, outside
 from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
 from jetsync.consume.ordered import consume_within, open_ordered
@@ -23,7 +24,7 @@ from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from typing_extensions import Buffer
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from jetsync.values.message import Message
 
 __all__ = ["ObjectReader"]
+
+T = TypeVar("T")
+Q = TypeVar("Q")
 
 # The most bytes of one request for chunks: 8 MiB. At most two of them are in memory. Between
 # requests the server waits. On a busy machine, 200 MB took 3.3 s with 4 MiB, 3.1 s with 8 MiB,
@@ -74,7 +78,8 @@ class ObjectReader(io.BufferedIOBase):
     """
 
     # Threads: one at a time.
-    # Locks: none. `_busy` is set while a call changes the position, and stays set after Ctrl-C.
+    # Locks: the reader turn, `_turn`, protects the chunks. A read changes the position last, and
+    # without it.
 
     __reduce__ = refuse_copy
 
@@ -89,9 +94,10 @@ class ObjectReader(io.BufferedIOBase):
         self._seconds = seconds
         self._verify = verify
         self._digest = None if info.digest is None else decode_digest(info.digest)
-        self._busy = False
-        # The position of the caller, and that at the beginning of the call.
-        self._at = self._start = 0
+        self._turn = Turn(f"another read of object {info.name!r}")
+        # The position of the caller. A read changes it right before it returns, so Ctrl-C skips no
+        # bytes.
+        self._at = 0
         # The current chunk, its offset in the data, and the number of the next one.
         self._data: bytes | memoryview = b""
         self._begin = 0
@@ -174,19 +180,20 @@ class ObjectReader(io.BufferedIOBase):
             ObjectChangedError: The object was changed or deleted meanwhile.
             RequestTimeoutError: The server sent nothing for ``timeout`` seconds.
         """
-        missing = self._wanted(size)
-        self._begin_call()
+        data, self._at = self._run(self._read, self._wanted(size))
+        return data
+
+    def _read(self, missing: int) -> tuple[bytes, int]:
+        at = self._at
         parts: list[bytes | memoryview] = []
         while missing > 0:
-            part = self._take(missing)
+            part = self._take(at, missing)
             if not len(part):
                 break
             parts.append(part)
+            at += len(part)
             missing -= len(part)
-        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        # Last, so that an interrupt before it does not go unnoticed.
-        self._busy = False
-        return data
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts), at
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """
@@ -199,21 +206,22 @@ class ObjectReader(io.BufferedIOBase):
     def _pieces(self) -> Generator[bytes | memoryview, None, None]:
         """Yield the rest of the data."""
         while True:
-            self._begin_call()
-            part = self._take(self._info.size)
-            is_last = not len(part)
-            self._busy = False
-            if is_last:
+            part, at = self._run(self._part, self._info.size)
+            if not len(part):
                 return
+            self._at = at
             yield part
 
     def read1(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes up to the end of their chunk, and at most *size*."""
-        wanted = self._wanted(size)
-        self._begin_call()
-        part = bytes(self._take(wanted))
-        self._busy = False
-        return part
+        part, at = self._run(self._part, self._wanted(size))
+        data = bytes(part)
+        self._at = at
+        return data
+
+    def _part(self, size: int) -> tuple[bytes | memoryview, int]:
+        part = self._take(self._at, size)
+        return part, self._at + len(part)
 
     def _wanted(self, size: int | None) -> int:
         """Return how many bytes to read at most."""
@@ -222,37 +230,44 @@ class ObjectReader(io.BufferedIOBase):
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return some bytes from the position on without changing it; at least one of the rest."""
-        position = self.tell()
-        try:
-            return self.read1(max(size, io.DEFAULT_BUFFER_SIZE))
-        finally:
-            self._at = position
+        part, _ = self._run(self._part, max(size, io.DEFAULT_BUFFER_SIZE))
+        return bytes(part)
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Return the bytes up to the end of the line, and at most *size*."""
-        position = self.tell()
-        try:
-            return super().readline(size)
-        except BaseException:
-            # The parts of the line that were read are lost.
-            self._at = position
-            raise
+        line, self._at = self._run(self._line, self._wanted(size))
+        return line
+
+    def _line(self, missing: int) -> tuple[bytes, int]:
+        at = self._at
+        line = b""
+        while missing > 0 and not line.endswith(b"\n"):
+            part = bytes(self._take(at, min(missing, io.DEFAULT_BUFFER_SIZE)))
+            if not part:
+                break
+            part = part[: part.find(b"\n") + 1] or part
+            line += part
+            at += len(part)
+            missing -= len(part)
+        return line, at
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Read bytes into *buffer* until it is full, and return their number."""
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise wrong_type("buffer", "a buffer that can be written to", buffer)
-        self._begin_call()
+        done, self._at = self._run(self._fill, view)
+        return done
+
+    def _fill(self, view: memoryview) -> tuple[int, int]:
         done = 0
         while done < len(view):
-            part = self._take(len(view) - done)
+            part = self._take(self._at + done, len(view) - done)
             if not len(part):
                 break
             view[done : done + len(part)] = part
             done += len(part)
-        self._busy = False
-        return done
+        return done, self._at + done
 
     def close(self) -> None:
         """Close the reader, and drop the data that was not read; safe to repeat."""
@@ -264,43 +279,51 @@ class ObjectReader(io.BufferedIOBase):
         if self.closed:
             raise errors.FileClosedError("object reader")
 
-    def _begin_call(self) -> None:
+    def _run(self, work: Callable[[Q], tuple[T, int]], argument: Q) -> tuple[T, int]:
+        """Call a method that returns data and the position after it."""
         self._check_open()
-        if self._busy:
-            raise errors.ConflictingUseError(
-                "another call reads this object, or such a call was interrupted: get it again"
+        try:
+            # The chunks come from another handle, which has a turn of its own.
+            found: tuple[T, int] = self._turn.run(
+                Deadline.after(0), outside, self._step, work, argument
             )
-        self._busy = True
-        self._start = self._at
+        except errors.WaitTimeoutError as error:
+            if error.what is not self._turn.what:
+                raise
+            raise errors.ConflictingUseError("another call reads this object") from None
+        return found
+
+    def _step(self, work: Callable[[Q], tuple[T, int]], argument: Q) -> tuple[T, int]:
+        if self._turn.unfinished:
+            # The open read may have lost a chunk. Another one begins at the position.
+            self._end_source()
+        return self._turn.step(work, argument)
 
     # Chunks.
 
-    def _take(self, size: int) -> bytes | memoryview:
-        """Return up to *size* bytes at the position from one chunk; empty at the end."""
-        if self._at >= self._info.size or not size:
+    def _take(self, at: int, size: int) -> bytes | memoryview:
+        """Return up to *size* bytes at *at* from one chunk; empty at the end."""
+        if at >= self._info.size or not size:
             return b""
         try:
-            while not self._begin <= self._at < self._begin + len(self._data):
-                self._load(size)
+            while not self._begin <= at < self._begin + len(self._data):
+                self._load(at, size)
         except errors.JetSyncError:
-            self._at = self._start
             self._end_source()
-            self._busy = False
             raise
-        start = self._at - self._begin
+        start = at - self._begin
         data = self._data
-        self._at += min(size, len(data) - start)
         if not start and size >= len(data):
             return data
         return memoryview(data)[start : start + size]
 
-    def _load(self, size: int) -> None:
-        """Load the next chunk, or the one at the position if that is far from it."""
+    def _load(self, at: int, size: int) -> None:
+        """Load the next chunk, or the one at *at* if that is far from it."""
         info = self._info
         reach = self._begin + len(self._data) + SHORT
         # Nothing is open at the start, and after an error.
-        if self._chunks is None or not self._begin <= self._at <= reach:
-            self._jump(size)
+        if self._chunks is None or not self._begin <= at <= reach:
+            self._jump(at, size)
         assert self._chunks is not None
         assert self._source is not None
         data = next(self._chunks, None)
@@ -313,20 +336,21 @@ class ObjectReader(io.BufferedIOBase):
         number = self._next
         begin = self._begin + len(self._data)
         if number == self._hashed and self._verify:
-            self._hash.update(data)
-            self._hashed += 1
-        self._next += 1
-        if self._next == info.chunks:
+            digest = self._hash.copy()
+            digest.update(data)
+            # Together, so that Ctrl-C does not make a chunk count twice.
+            self._hash, self._hashed = digest, number + 1
+        if number + 1 == info.chunks:
             self._check_end(begin + len(data))
         elif begin + len(data) >= info.size:
             raise self._corrupted(
-                f"{self._next} of {info.chunks} chunks have {begin + len(data)} bytes already"
+                f"{number + 1} of {info.chunks} chunks have {begin + len(data)} bytes already"
             )
-        self._data, self._begin = data, begin
+        self._next, self._data, self._begin = number + 1, data, begin
 
-    def _jump(self, size: int) -> None:
-        """Open the read at the chunk of the position, and request the chunks of *size* bytes."""
-        info, at = self._info, self._at
+    def _jump(self, at: int, size: int) -> None:
+        """Open the read at the chunk of *at*, and request the chunks of *size* bytes."""
+        info = self._info
         if not at or info.chunks == 1:
             # Without an index, all chunks count as equally large.
             part = min(max(size, SHORT), info.size)
