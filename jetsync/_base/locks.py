@@ -136,7 +136,8 @@ def use_if_free(lock: Any, work: Callable[..., T], *arguments: Any) -> T | None:
     """
     Call *work* with *lock*, an ``RLock``, and return its result; None if another thread has it.
 
-    Ctrl-C leaves the lock free at any step. On Python 3.10, *work* must raise nothing else.
+    The calling thread must not have it already. Ctrl-C leaves the lock free at any step. On Python
+    3.10, *work* must raise nothing else.
     """
     try:
         if lock.acquire(False):

@@ -98,14 +98,16 @@ class Bridge:
         """
         Start the thread and wait until its loop runs.
 
+        If this raises, the caller has to call :meth:`stop`. The thread then ends once it has
+        started.
+
         Args:
             at_exit: Called with a number of seconds if the interpreter ends before :meth:`stop`.
             at_fork: Called in a child that is forked before :meth:`stop`. It must not wait.
             deadline: How long to wait.
 
         Raises:
-            WaitTimeoutError: The deadline has passed. After this and after Ctrl-C, the caller has
-                to call :meth:`stop`. The thread then ends when it has started.
+            WaitTimeoutError: The deadline has passed.
         """
         self._at_exit = at_exit
         self._at_fork = at_fork

@@ -103,7 +103,8 @@ class ReadGate:
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
         self._fd = self._loop_fd = sock.fileno()
-        self._closed = False
+        # Whether its resources are released.
+        self.closed = False
         if self.can_lead:
             self._epoll = select.epoll()
             self._epoll.register(self._fd, select.EPOLLIN)
@@ -113,15 +114,15 @@ class ReadGate:
         loop.add_reader(self._loop_fd, on_readable)
 
     def unwatch(self) -> None:
-        """Stop notifying the loop; only the thread that has the read lock."""
-        if self.watched and not self._closed:
+        """Stop notifying the loop; the caller has the read lock."""
+        if self.watched and not self.closed:
             # Noted first: after Ctrl-C in between, a disabled entry must not look enabled.
             self.watched = False
             self._epoll.modify(self._fd, 0)
 
     def watch(self) -> None:
-        """Notify the loop again; only the thread that has the read lock."""
-        if not self.watched and not self._closed:
+        """Notify the loop again; the caller has the read lock."""
+        if not self.watched and not self.closed:
             self._epoll.modify(self._fd, select.EPOLLIN)
             self.watched = True
 
@@ -143,14 +144,14 @@ class ReadGate:
 
     def ignore(self) -> None:
         """Stop notifying the loop for the rest of the gate's life; loop thread."""
-        if not self._closed:
+        if not self.closed:
             self._loop.remove_reader(self._loop_fd)
 
     def close(self) -> None:
         """Release everything, once no thread reads; loop thread. Can be called repeatedly."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._loop.remove_reader(self._loop_fd)
         if self.can_lead:
             self._epoll.close()

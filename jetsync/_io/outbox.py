@@ -466,7 +466,7 @@ class Outbox:
 
         If *block* is a PING, *pong* gets the answer.
         """
-        # Asserted here for all methods that need the lock: each send ends here.
+        # Asserted here, where all that is sent passes.
         assert self.writes_here()
         sock = self.sock
         if sock is None:

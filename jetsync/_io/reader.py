@@ -175,13 +175,20 @@ class Reader:
         if led.over:
             # The loop may have been waiting for this thread to stop.
             with contextlib.suppress(RuntimeError):  # The loop is closed.
-                self._loop.call_soon_threadsafe(use_if_free, self._read_lock, led.close)
+                self._loop.call_soon_threadsafe(self._close, led)
         elif not led.watched:
             if self._followers:
                 self._watch_if_free(led)
             elif not self._outbox.tick_due:
                 led.led = False
                 self._outbox.tick_later()
+
+    def _close(self, gate: ReadGate) -> None:
+        """Close *gate*, of a lost connection, once no thread reads; loop thread."""
+        use_if_free(self._read_lock, gate.close)
+        if not gate.closed:
+            # Another thread reads from the next connection.
+            self._loop.call_later(LEADER_WAIT, self._close, gate)
 
     def on_tick(self) -> bool:
         """Have the loop read if no thread has read since the last tick; return whether one has."""

@@ -287,19 +287,17 @@ class OrderedConsumer:
         if _extra:
             refuse_position(OrderedConsumer.next)
         batch = self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat)
-        source, me = self._source, threading.get_ident()
+        source = self._source
         before = source.cursor.position
-        found: Message | None = None
-        with batch:
-            # Kept, because Python swallows an interrupt that hits the end of a dropped generator.
-            messages = iter(batch)
-            for message in messages:
-                # Until this call has returned, the next read gets the message. No signal handler
-                # runs between this and the return of the iteration.
-                source.taking, found = (me, before), message
-                break
-        source.taking = None
-        return found
+        try:
+            with batch:
+                return next(iter(batch), None)
+        except errors.JetSyncError:
+            raise
+        except BaseException:
+            # The next read gets the message, if there was one.
+            source.taking = threading.get_ident(), before
+            raise
 
     @hide_extra
     def consume(

@@ -451,16 +451,19 @@ class AtomicBatch:
                 self._lose(error)
             raise
         try:
-            self._turn.step(self._add_admitted, messages, admitted, deadline)
+            added = self._turn.step(self._add_admitted, messages, admitted, deadline)
         except errors.JetSyncError as error:
             if self.size > size:
                 self._lose(error)
             raise
+        added.allow_staging()
 
     def _add_admitted(
         self, messages: BatchMessages, admitted: BatchItem, deadline: Deadline
-    ) -> None:
-        (self._attempt or self._begin(messages)).add(admitted, deadline)
+    ) -> BatchAttempt:
+        attempt = self._attempt or self._begin(messages)
+        attempt.add(admitted, deadline)
+        return attempt
 
     def _send_whole(
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline

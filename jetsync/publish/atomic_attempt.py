@@ -69,7 +69,7 @@ class BatchAttempt:
     # Threads: those that have the turn of the batch, any for `stage`, and the one that reads the
     # socket for `on_advisory`.
     # Locks: the staging lock, `_staging_lock`, protects `_places` and the end of the engine's
-    # `items`, and the mark of the turn while there are places.
+    # `items`. While there are places, only calls that stage change the mark of the turn.
 
     def __init__(
         self,
@@ -203,7 +203,8 @@ class BatchAttempt:
             return False
         with self._staging_lock:
             places = self._places
-            if places <= 0:
+            # Unfinished after an interrupt of a call that staged, and in a handler inside it.
+            if places <= 0 or self._turn.unfinished:
                 return False
             self._turn.unfinished = True
             self.engine.add_quietly(item)
@@ -234,7 +235,10 @@ class BatchAttempt:
             parts = engine.take()
             if parts:
                 self.send(parts, deadline)
-        # Other threads may stage from here on.
+
+    def allow_staging(self) -> None:
+        """Let other threads stage from here on; the caller has the turn, and no step."""
+        engine = self.engine
         self._places = max(0, min(engine.quiet, engine.sent + MOST_STAGED - 1) - len(engine.items))
 
     def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:

@@ -927,7 +927,20 @@ def filled_object_watch(rig, count):
     return found, lambda one: one.next(timeout=0), lambda item: int(item.name)
 
 
+def filled_ordered(rig, count):
+    """
+    As above, for an ordered consumer.
+    """
+    subject = f"{rig.name}.ordered"
+    rig.stream.purge(subject)
+    for number in range(count):
+        rig.js.publish(subject, b"%d" % number)
+    found = rig.stream.ordered_consumer(filter_subjects=[subject])
+    return found, lambda one: one.next(expires=0.3), lambda item: int(item.data)
+
+
 FILLED = {
+    "ordered.next": (filled_ordered, lambda one: one.next(expires=20)),
     "subscription": (filled_subscription, next),
     "subscription.next": (filled_subscription, lambda one: one.next(timeout=20)),
     "answers": (filled_answers, next),

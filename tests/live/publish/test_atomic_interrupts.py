@@ -44,6 +44,16 @@ def busy(server, batch, subject):
         server.resume()
 
 
+def staging_batch(js, subject):
+    """
+    A batch of two messages whose next small message is staged.
+    """
+    batch = js.atomic_batch(ack_every=8)
+    batch.add(subject, b"1")
+    batch.add(subject, bytes(2 * SMALL))
+    return batch
+
+
 class TestDiscard:
     def test_while_another_thread_adds(self, victim, unique):
         """
@@ -327,6 +337,50 @@ class TestCtrlC:
             batch.add(f"{stream.name}.A", b"2")
         batch.discard()
         assert stream.info().state.messages == 0
+
+    def test_at_any_step_of_an_add_that_stages(self, js, stream, monkeypatch):
+        """
+        If Ctrl-C strikes while the batch changes, the next add says so.
+        """
+        subject, step, marked, ended = f"{stream.name}.A", 0, 0, False
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
+        while not ended:
+            step += 1
+            batch = staging_batch(js, subject)
+            ended = interrupted_at(step, lambda: batch.add(subject, b"2"))  # noqa: B023
+            if batch._turn.unfinished:
+                with pytest.raises(jetsync.BatchClosedError, match="interrupted"):
+                    batch.add(subject, b"3")
+                marked += 1
+            else:
+                size = batch.size
+                batch.add(subject, b"3")
+                assert batch.size == size + 1, step
+            batch.discard()
+        assert marked
+        assert step > 5
+
+    def test_a_handler_adds_at_any_step_of_an_add_that_stages(self, js, stream, monkeypatch):
+        """
+        A handler that adds to the batch that it interrupts is refused, or both messages are added.
+        """
+        subject, step, ended = f"{stream.name}.A", 0, False
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.STAGING_PAUSE", 60.0)
+        while not ended:
+            step += 1
+            batch, added = staging_batch(js, subject), []
+
+            def handler(batch=batch, added=added):
+                with contextlib.suppress(jetsync.CallInSignalHandlerError):
+                    batch.add(subject, b"3")
+                    added.append(3)
+
+            ended, _ = handled_at(step, lambda: batch.add(subject, b"2"), handler)  # noqa: B023
+            attempt = batch._attempt
+            assert batch.size == 3 + len(added), step
+            assert attempt._places + batch.size <= attempt.engine.quiet, step
+            batch.discard()
+        assert step > 5
 
     def test_in_an_add(self, js, stream, monkeypatch):
         """
