@@ -836,10 +836,10 @@ class TestEnd:
         assert pending[0].result(0).stream == rig.name
         if wait == "loop":
             assert left not in LEFT
-        elif end == "close" and wait in {"publish", "kv_put"}:
-            assert left is jetsync.PublishOutcomeUnknownError
-        elif end == "close" and wait == "publish_many":
-            assert left is jetsync.PublishManyError
+        elif end == "close" and wait in {"publish", "kv_put", "publish_many"}:
+            # On a busy machine the answer may come before the other thread has begun to close.
+            unknown = jetsync.PublishOutcomeUnknownError
+            assert left in {None, jetsync.PublishManyError if wait == "publish_many" else unknown}
 
     def test_another_thread_closes_the_client(self, victim, rig_of_victim):
         """
