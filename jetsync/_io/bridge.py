@@ -166,7 +166,7 @@ class Bridge:
         self._stopping = True
         self._call_soon(self._stop_portal)
         thread = self._thread
-        if timeout and thread is not threading.current_thread() and thread.ident is not None:
+        if timeout and thread is not threading.current_thread() and thread.is_alive():
             with keep_interrupts():
                 thread.join(timeout)
 
