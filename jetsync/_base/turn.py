@@ -248,7 +248,7 @@ def outside(call: Callable[..., T], *arguments: Any) -> T:
         return call(*arguments)
     result: Any = None
     failure: BaseException | None = None
-    # As in `Turn.run`.
+    # As in `Turn._take`.
     try:
         try:
             here.turn = None
