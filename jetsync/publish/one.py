@@ -2,10 +2,9 @@
 Publish one message and wait for its acknowledgement.
 
 A 503 means that no stream took the message, which also happens while a stream has no leader. The
-message is certainly not stored, so it is sent again within the deadline of the call. Any other
-failure after the message was sent leaves its outcome unknown. If a plugin then has it sent again
-and that attempt fails, the outcome stays unknown: the second answer says nothing about the first
-attempt. An ack that is late is such a failure for plugins, but it still counts if it comes.
+message is certainly not stored, so it is sent again within the deadline of the call.
+``_proto/outcome.py`` says what follows from this and from every other failure. An ack that is late
+is a failure for plugins, but it still counts if it comes.
 """
 
 from __future__ import annotations
@@ -16,16 +15,11 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import errors, events
-from jetsync._io.connection import was_sent
 from jetsync._proto.asking import LATE
+from jetsync._proto.outcome import Again, Cause, Ending, cause_of, judge
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
-from jetsync.publish.retry import (
-    is_safe_to_retry,
-    next_delay,
-    still_unknown,
-    unknown_outcome,
-)
+from jetsync.publish.retry import error_of, is_safe_to_retry, next_delay, unknown_outcome
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
@@ -148,6 +142,8 @@ class _Attempts:
         self._unknown = False
         # Whether plugins want no other attempt although the ack is late.
         self._ended = False
+        # Whether the options say how often the message is sent again.
+        self._counts = False
 
     def late(self) -> float | None:
         """
@@ -164,31 +160,25 @@ class _Attempts:
             self._number += 1
         return delay
 
-    def failed(self, failure: errors.JetSyncError) -> errors.JetSyncError:
+    def failed(self, failure: errors.JetSyncError) -> Exception:
         """Return the error of a failed attempt if another one may follow; raise it if not."""
         message = self._message
-        error, sent = failure, was_sent(failure)
-        if isinstance(failure, errors.NoRespondersError):
-            error = errors.NoStreamResponseError(message.subject, attempts=self._number)
-        elif sent or isinstance(failure, errors.ProtocolError):
-            error = unknown_outcome(message, failure, self._deadline.total)
-        if self._unknown and not isinstance(error, errors.PublishOutcomeUnknownError):
-            error = still_unknown(message, error)
-            # The server is still storing what an earlier attempt sent, and knows the outcome soon.
-            sent = isinstance(failure, errors.DuplicateMessageInProcessError)
-        if not sent and not isinstance(failure, errors.NoRespondersError):
-            raise error
-        self._unknown = isinstance(error, errors.PublishOutcomeUnknownError)
-        if self._unknown and not is_safe_to_retry(message):
-            raise error
-        if self._ended and isinstance(failure, errors.RequestTimeoutError):
-            # The plugins have decided already.
+        cause, sent = cause_of(failure)
+        rule = judge(cause, sent=sent, earlier=self._unknown, safe=is_safe_to_retry(message))
+        if cause is Cause.NO_STREAM:
+            failure = errors.NoStreamResponseError(message.subject, attempts=self._number)
+        error = error_of(rule, message, failure, self._deadline.total)
+        self._unknown = rule.ending is Ending.UNKNOWN
+        self._counts = rule.again is Again.COUNTED
+        if not rule.may_repeat_message or (self._ended and cause is Cause.SILENT):
+            # In the second case, the plugins have decided already.
             raise error
         return error
 
-    def wait(self, error: errors.JetSyncError) -> None:
+    def wait(self, error: Exception) -> None:
         """Wait before another attempt, or raise *error* if there is none."""
-        built_in = None if self._unknown or self._number > self._retries else self._retry_wait
+        may_count = self._counts and self._number <= self._retries
+        built_in = self._retry_wait if may_count else None
         delay = self._next_delay(error, built_in)
         if delay is None:
             raise error
@@ -196,7 +186,7 @@ class _Attempts:
         # If the client is closed meanwhile, the next attempt raises.
         self._context.connection.closing.wait(delay)
 
-    def _next_delay(self, error: errors.JetSyncError, built_in: float | None) -> float | None:
+    def _next_delay(self, error: Exception, built_in: float | None) -> float | None:
         # Described again, because plugins may have given the message an id.
         operation = _operation(self._message, self._deadline)
         return next_delay(

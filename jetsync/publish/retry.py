@@ -1,12 +1,8 @@
 """
 Retries: whether a message may be sent again, and whether plugins want it.
 
-``one.py`` counts the attempts of a single message, and ``window.py`` those of many.
-
-A message that no stream took (503) is not stored and may always be sent again. A message whose
-outcome is unknown may be stored already, so another attempt is only safe if the stream cannot store
-it twice. Once unknown, an outcome stays unknown: the failure of a later attempt says nothing about
-the earlier one.
+``one.py`` counts the attempts of a single message, and ``window.py`` those of many. The table in
+``_proto/outcome.py`` says after which failures another attempt may follow.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync._hooks.errors import PluginError
+from jetsync._proto.outcome import Ending
 from jetsync.errors import PublishOutcomeUnknownError, RequestTimeoutError
 from jetsync.events import RetryEvent
 from jetsync.values.outbound import OutboundMessage
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
     from jetsync._hooks.manager import Plugins
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.events import BatchCommitOperation, Operation, PublishOperation
 
 
@@ -70,6 +68,24 @@ def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcom
     )
     error.__cause__ = certain
     return error
+
+
+def error_of(
+    rule: OutcomeRule, message: OutboundMessage, failure: Exception | None, timeout: float
+) -> Exception:
+    """
+    Return the error of a message from the rule for its last attempt.
+
+    *failure* says why this attempt failed; None means that there was no ack within *timeout*
+    seconds.
+    """
+    if rule.ending is not Ending.UNKNOWN:
+        assert failure is not None
+        return failure
+    if rule.earlier:
+        assert failure is not None
+        return still_unknown(message, failure)
+    return unknown_outcome(message, failure, timeout)
 
 
 def ask_retry(

@@ -68,7 +68,7 @@ class TestAfterAnUnknownOutcome:
     @pytest.mark.parametrize(
         "later",
         [
-            [DisconnectedError(timeout=1.0)],
+            [DisconnectedError(timeout=1.0), DisconnectedError(timeout=1.0)],
             [ConnectionClosedError()],
             [PermissionDeniedError("a", "publish")],
             [REFUSED, REFUSED],
@@ -94,6 +94,15 @@ class TestAfterAnUnknownOutcome:
         with pytest.raises(PublishOutcomeUnknownError, match="in process"):
             publish(ConnectionLostError(subject="a"), BUSY, BUSY)
 
+    def test_an_answer_that_cannot_be_read(self, publish):
+        """Such an answer leaves the outcome unknown, so a message with an id may go again."""
+        assert publish((b"", b"", None, b"no JSON"), STORED).duplicate
+
+    def test_a_client_that_was_closed(self, publish):
+        """No plugin is asked if the client was closed after the message was sent."""
+        with pytest.raises(PublishOutcomeUnknownError, match="closed"):
+            publish(ConnectionClosedError(sent=True), STORED)
+
     def test_without_an_id_it_is_not_repeated(self, publish):
         """No plugin can request a retry that might store a message twice."""
         with pytest.raises(PublishOutcomeUnknownError):
@@ -106,10 +115,20 @@ class TestCertainOutcomes:
         with pytest.raises(DuplicateMessageInProcessError):
             publish(BUSY, STORED)
 
-    def test_nothing_was_sent(self, publish):
-        """An error before anything was sent is raised unchanged, also after a refusal."""
-        with pytest.raises(DisconnectedError):
-            publish(REFUSED, DisconnectedError(timeout=1.0))
+    @pytest.mark.parametrize(
+        "error", [DisconnectedError(timeout=1.0), ConnectionLostError(sent=False)]
+    )
+    def test_nothing_was_sent(self, publish, error):
+        """A plugin may have a message sent again that was not sent; its error stays as it was."""
+        assert publish(error, STORED, msg_id=None).sequence == 1
+        with pytest.raises(type(error)):
+            publish(REFUSED, error, error)
+
+    @pytest.mark.parametrize("error", [ConnectionClosedError(), PermissionDeniedError("a", "b")])
+    def test_nothing_can_be_sent(self, publish, error):
+        """No plugin is asked if the client is closed or the user may not publish."""
+        with pytest.raises(type(error)):
+            publish(REFUSED, error)
 
     def test_a_publish_that_no_stream_took_is_not_stored(self, publish):
         """A message that no stream took in any attempt is not stored."""

@@ -1,0 +1,255 @@
+"""
+What each path that publishes makes of each cause: the outcome, and whether plugins are asked.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+import jetsync
+from helpers.scripted_lane import ScriptedContext, ScriptedLane
+from jetsync import errors
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch
+from jetsync._io.outbox import LaneState
+from jetsync._proto.outcome import Cause, Ending, judge
+from jetsync.publish.future import PublishFuture
+from jetsync.publish.one import publish_one
+from jetsync.publish.window import Window, WindowOptions
+from jetsync.values.outbound import OutboundMessage
+
+UNREADABLE = b"no JSON"
+NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
+
+# The errors of streams: code and err_code.
+REFUSALS = {
+    Cause.OWN_CONDITION: (400, 10071),
+    Cause.BUSY: (503, 10023),
+    Cause.IN_PROCESS: (409, 10158),
+    Cause.REFUSED: (400, 10077),
+}
+JSON = b'{"error":{"code":%d,"err_code":%d,"description":"no"},"stream":"S"}'
+ANSWERS = {
+    **{cause: JSON % numbers for cause, numbers in REFUSALS.items()},
+    Cause.UNREADABLE: UNREADABLE,
+}
+
+# The failures of a single request, and whether it was sent.
+RAISED = {
+    (Cause.NO_STREAM, True): errors.NoRespondersError("a"),
+    (Cause.SILENT, True): errors.RequestTimeoutError("a", 1.0),
+    (Cause.LOST, True): errors.ConnectionLostError(),
+    (Cause.LOST, False): errors.ConnectionLostError(sent=False),
+    (Cause.DOWN, False): errors.DisconnectedError(),
+    (Cause.CLOSED, True): errors.ConnectionClosedError(sent=True),
+    (Cause.CLOSED, False): errors.ConnectionClosedError(),
+    (Cause.DENIED, True): errors.PermissionDeniedError("a", "publish", sent=True),
+    (Cause.DENIED, False): errors.PermissionDeniedError("a", "publish"),
+    (Cause.INVALID, False): errors.MaxPayloadError(9, 1),
+}
+
+
+class Asked:
+    """
+    A plugin that wants one more attempt, but only after the first *again* failures.
+    """
+
+    def __init__(self, again):
+        self.again = again
+        self.errors = []
+
+    @jetsync.hookimpl
+    def jetsync_retry(self, operation, error, attempt):
+        self.errors.append(error)
+        return 0.0 if len(self.errors) <= self.again else None
+
+
+def message(*, safe):
+    """
+    Return a message, with an id if it is safe to repeat it.
+    """
+    return OutboundMessage("a", b"x", msg_id="1" if safe else None)
+
+
+def ending_of(error):
+    """
+    Return what the caller learns from an error.
+    """
+    unknown = isinstance(error, errors.PublishOutcomeUnknownError)
+    return Ending.UNKNOWN if unknown else Ending.NOT_STORED
+
+
+def single(cause, *, sent, earlier, safe):
+    """
+    Publish one message. Return the outcome, and whether the plugin was asked about the failure.
+    """
+    outcomes = [RAISED[Cause.LOST, True]] if earlier else []
+    outcomes.append(RAISED.get((cause, sent)) or (b"", b"", None, ANSWERS[cause]))
+
+    def exchange(*_, **options):
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, errors.JetSyncError):
+            raise outcome
+        return outcome
+
+    asked = Asked(int(earlier))
+    plugins = SimpleNamespace(
+        status=None,
+        enter_publish=None,
+        prepare=None,
+        shared_headers=None,
+        retry=asked.jetsync_retry,
+    )
+    connection = SimpleNamespace(exchange=exchange, plugins=plugins, closing=Latch())
+    context = SimpleNamespace(connection=connection, plugins=plugins)
+    with pytest.raises(errors.JetSyncError) as caught:
+        publish_one(context, message(safe=safe), Deadline.after(10), retries=0, retry_wait=0.0)
+    return ending_of(caught.value), len(asked.errors) > earlier
+
+
+class WindowRun:
+    """
+    A window with one message, which is staged or in flight, and whose attempt the test ends.
+    """
+
+    def __init__(self, *, safe, earlier):
+        self.lane = ScriptedLane()
+        self.asked = Asked(int(earlier))
+        context = ScriptedContext(self.lane, [self.asked])
+        self.server = context.server
+        context.probe = lambda: None
+        self.window = Window(context, WindowOptions(ack_timeout=20.0), keep_acks=True)
+        self.future = PublishFuture(None, message(safe=safe))
+        assert self.window.stage(self.future)
+        if earlier:
+            self.window.flush()
+            self.answer(UNREADABLE)
+            self.window.settle()
+            assert len(self.asked.errors) == 1
+
+    def send(self):
+        """
+        Write the message.
+        """
+        before = len(self.lane.payloads)
+        self.window.flush()
+        while len(self.lane.payloads) == before:
+            self.window.settle()
+
+    def answer(self, data, header=None):
+        """
+        Answer the attempt in flight.
+        """
+        self.lane.answer(self.lane.transport.published()[-1], data, header)
+
+    def lose(self):
+        """
+        Lose the connection, and make another one.
+        """
+        self.lane.lose()
+        self.lane.reconnect()
+
+    def end(self, cause):
+        """
+        Have the attempt in flight fail.
+        """
+        if cause is Cause.SILENT:
+            self.window.pipeline.expire(math.inf)
+        elif cause is Cause.NO_STREAM:
+            self.answer(b"", NO_RESPONDERS)
+        elif cause is Cause.LOST:
+            self.lose()
+        elif cause is Cause.CLOSED:
+            self.lane.close()
+        else:
+            self.answer(ANSWERS[cause])
+
+    def end_unsent(self, cause):
+        """
+        Have the staged message fail.
+        """
+        if cause is Cause.CLOSED:
+            self.lane.close()
+            return
+        if cause is Cause.INVALID:
+            self.server.max_payload = 0
+            # No message is in flight. The next connection has another limit.
+            self.lane.epoch += 1
+            return
+        self.lane.state = LaneState.DOWN
+        self.window.settle()
+        # The wait for a connection has ended.
+        self.window.stalled = -math.inf
+
+    def deny(self, *, sent):
+        """
+        Refuse the subject of the message in flight.
+        """
+        denial = errors.PermissionDeniedError("a", "publish", sent=sent)
+        self.window.box.refuse(list(self.window.pipeline.in_flight), denial)
+
+    def result(self):
+        """
+        Return the outcome, and whether the plugin was asked about the last failure.
+        """
+        while not self.window.failures:
+            self.window.settle()
+        ((_, future, error),) = self.window.failures
+        assert future is self.future
+        return ending_of(error), len(self.asked.errors) > self.asked.again
+
+
+def many(cause, *, sent, earlier, safe):
+    """
+    As `single`, for a message of a window.
+    """
+    run = WindowRun(safe=safe, earlier=earlier)
+    if cause is Cause.DENIED:
+        run.send()
+        run.deny(sent=sent)
+    elif sent:
+        run.send()
+        run.end(cause)
+    else:
+        run.end_unsent(cause)
+    return run.result()
+
+
+SENT = [Cause.NO_STREAM, Cause.SILENT, Cause.LOST, Cause.CLOSED, Cause.DENIED, *ANSWERS]
+UNSENT = [Cause.DOWN, Cause.CLOSED, Cause.DENIED, Cause.INVALID]
+CASES = [*((cause, True) for cause in SENT), *((cause, False) for cause in UNSENT)]
+
+# A path without time for another attempt does not ask.
+OUT_OF_TIME = {many: {(Cause.DOWN, False), (Cause.CLOSED, True)}}
+
+
+def check(path, cause, *, sent, earlier, safe):
+    """
+    Compare what a path makes of a cause with the table.
+    """
+    rule = judge(cause, sent=sent, earlier=earlier, safe=safe)
+    asks = rule.may_repeat_message and (cause, sent) not in OUT_OF_TIME.get(path, ())
+    assert path(cause, sent=sent, earlier=earlier, safe=safe) == (rule.ending, asks)
+
+
+@pytest.mark.parametrize("path", [single, many], ids=lambda path: path.__name__)
+class TestMessages:
+    @pytest.mark.parametrize(("cause", "sent"), CASES)
+    @pytest.mark.parametrize("safe", [False, True])
+    def test_a_first_attempt(self, path, cause, sent, safe):
+        """The first attempt ends as the table says, and a plugin is asked when it says so."""
+        check(path, cause, sent=sent, earlier=False, safe=safe)
+
+    @pytest.mark.parametrize(("cause", "sent"), CASES)
+    def test_after_an_unknown_outcome(self, path, cause, sent):
+        """So does an attempt after one whose outcome is unknown, which only a safe message has."""
+        check(path, cause, sent=sent, earlier=True, safe=True)
+
+
+def test_a_single_message_before_it_was_sent():
+    """A connection that is lost before a single message was sent leaves it not stored."""
+    for earlier, safe in ((False, False), (False, True), (True, True)):
+        check(single, Cause.LOST, sent=False, earlier=earlier, safe=safe)
