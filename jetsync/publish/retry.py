@@ -15,7 +15,7 @@ from jetsync._hooks.errors import PluginError
 from jetsync._proto.outcome import Ending
 from jetsync.errors import PublishOutcomeUnknownError, RequestTimeoutError
 from jetsync.events import RetryEvent
-from jetsync.values.outbound import OutboundMessage
+from jetsync.values.outbound import OutboundMessage, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
@@ -41,7 +41,7 @@ def is_safe_to_retry(item: object) -> bool:
 
 
 def unknown_outcome(
-    message: OutboundMessage, cause: Exception | None, timeout: float
+    message: OutboundMessage, cause: Exception | str | None, timeout: float
 ) -> PublishOutcomeUnknownError:
     """
     Make the error of a message that may or may not be stored.
@@ -55,7 +55,7 @@ def unknown_outcome(
         timeout=timeout if timed_out else None,
         reason=None if timed_out else str(cause),
     )
-    error.__cause__ = cause
+    error.__cause__ = None if isinstance(cause, str) else cause
     return error
 
 
@@ -71,19 +71,23 @@ def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcom
 
 
 def error_of(
-    rule: OutcomeRule, message: OutboundMessage, failure: Exception | None, timeout: float
+    rule: OutcomeRule, item: object, failure: Exception | str | None, timeout: float
 ) -> Exception:
     """
     Return the error of a message from the rule for its last attempt.
 
-    *failure* says why this attempt failed; None means that there was no ack within *timeout*
-    seconds.
+    Args:
+        rule: The rule.
+        item: The message: an ``OutboundMessage`` or a tuple.
+        failure: Why the attempt failed; None if there was no ack within *timeout* seconds.
+        timeout: Seconds.
     """
     if rule.ending is not Ending.UNKNOWN:
-        assert failure is not None
+        assert isinstance(failure, Exception)
         return failure
+    message = coerce_outbound(item)
     if rule.earlier:
-        assert failure is not None
+        assert isinstance(failure, Exception)
         return still_unknown(message, failure)
     return unknown_outcome(message, failure, timeout)
 

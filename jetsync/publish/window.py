@@ -25,27 +25,23 @@ import attrs
 from jetsync import errors, events
 from jetsync._base.deadline import NO_WAIT, Deadline, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.ack_runs import ack_taker
+from jetsync._proto.outcome import Again, Cause, cause_of, judge
 from jetsync._proto.pipeline import Pipeline
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
-from jetsync.publish.retry import (
-    ask_retry,
-    is_safe_to_retry,
-    still_unknown,
-    unknown_outcome,
-)
+from jetsync.publish.retry import ask_retry, error_of, is_safe_to_retry
 from jetsync.publish.ttl_floor import RaisedTtls
-from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
+from jetsync.values.outbound import OutboundMessage, payload_bytes, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.values.outbound import PubAck
 
 # Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
@@ -57,6 +53,9 @@ DEFAULT_WINDOW_BYTES: Final = 32 << 20
 
 # An epoch above every other: every message in flight is lost.
 EVERY_EPOCH: Final = 1 << 62
+
+# Why the outcome of the messages in flight is unknown after Ctrl-C.
+CALL_INTERRUPTED: Final = "the call was interrupted"
 
 # Seconds between two attempts to find a connection for messages that wait for one.
 CONNECTION_POLL: Final = 0.05
@@ -121,15 +120,17 @@ class RetryEntry:
         """The message: an ``OutboundMessage`` or a tuple."""
         return _item(self.entry)
 
-    def failed(self, error: Exception) -> tuple[int, Any, Exception]:
-        """Return an entry of ``failures`` for a message whose last attempt stored nothing."""
-        return self.number, self.entry, self.final_error(error)
+    def judge(self, cause: Cause, *, sent: bool) -> OutcomeRule:
+        """Return the rule for the last attempt."""
+        earlier = self.attempts > 0 and isinstance(self.error, errors.PublishOutcomeUnknownError)
+        return judge(cause, sent=sent, earlier=earlier, safe=is_safe_to_retry(self.item))
 
-    def final_error(self, error: Exception) -> Exception:
-        """Return the error: unknown if one of several attempts may have been stored."""
-        if self.attempts and isinstance(self.error, errors.PublishOutcomeUnknownError):
-            return still_unknown(coerce_outbound(self.item), error)
-        return error
+    def failed(
+        self, failure: Exception | str, cause: Cause, *, sent: bool = False
+    ) -> tuple[int, Any, Exception]:
+        """Return an entry of ``failures`` for a message that is not sent again."""
+        rule = self.judge(cause, sent=sent)
+        return self.number, self.entry, error_of(rule, self.item, failure, 0.0)
 
 
 class Window:
@@ -220,15 +221,14 @@ class Window:
 
     def interrupted(self) -> list[tuple[int, Any, Exception]]:
         """Return the messages that have not ended as failures, for a call that ends early."""
-        found: list[tuple[int, Any, Exception]] = []
-        for number, entry in self.pipeline.in_flight.items():
-            message = coerce_outbound(_item(entry))
-            error = errors.PublishOutcomeUnknownError(
-                message.subject, msg_id=message.msg_id, reason="the call was interrupted"
-            )
-            found.append((_index(number, entry), _item(entry), error))
+        found = [
+            _retry_entry(entry, number, 0.0).failed(CALL_INTERRUPTED, Cause.INTERRUPTED, sent=True)
+            for number, entry in self.pipeline.in_flight.items()
+        ]
+        # The error of the last attempt, which says whether the message may be stored.
         retries = [each for each in (*self.waiting, *self.staged) if isinstance(each, RetryEntry)]
-        return found + [(each.number, each.item, each.error) for each in retries]
+        found += [(each.number, each.entry, each.error) for each in retries]
+        return [(number, _item(entry), error) for number, entry, error in found]
 
     @property
     def is_full(self) -> bool:
@@ -421,7 +421,8 @@ class Window:
         """Fail staged messages; they were not sent."""
         for entry in entries:
             self.staged.remove(entry)
-            self.failures.append(_retry_entry(entry, self.number, 0.0).failed(error))
+            retry = _retry_entry(entry, self.number, 0.0)
+            self.failures.append(retry.failed(error, cause_of(error)[0]))
             self.number += 1
         self.stalled = 0.0
 
@@ -431,15 +432,16 @@ class Window:
             self._refusals.add(subject.encode())
 
     def abandon(self, error: Exception) -> None:
-        """End all messages after a bug in the owner; their outcome is unknown."""
-        entries = self.entries()
+        """End all messages after a bug in the owner; those that were sent may be stored."""
         self._forget_messages()
-        self.pipeline.take_back(list(self.pipeline.in_flight))
+        in_flight = [entry for _, entry in self.pipeline.take_back(list(self.pipeline.in_flight))]
+        # A write that was interrupted may have sent these.
+        sent = set(map(id, (*in_flight, *self._writing[0][0])))
+        for entry in [*in_flight, *self.waiting, *self.staged]:
+            retry = _retry_entry(entry, self.number, 0.0)
+            self.failures.append(retry.failed(error, Cause.INTERRUPTED, sent=id(entry) in sent))
         self.waiting.clear()
         self.staged.clear()
-        for entry in entries:
-            unknown = unknown_outcome(coerce_outbound(_item(entry)), error, 0.0)
-            self.failures.append((self.number, entry, unknown))
 
     # Answers and retries.
 
@@ -529,56 +531,43 @@ class Window:
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
-        why = self._lane.why_lost(lost)
-        reason = self.box.failure or (errors.ConnectionLostError(reason=why) if lost else None)
-        may_retry = self._plugins.retry is not None and self.box.failure is None
-        for number, entry, cause in pipeline.failed:
+        why, failure = self._lane.why_lost(lost), self.box.failure
+        reason = failure or (errors.ConnectionLostError(reason=why) if lost else None)
+        unanswered = Cause.CLOSED if failure else Cause.LOST if lost else Cause.SILENT
+        for number, entry, error in pipeline.failed:
             retry = _retry_entry(entry, number, now)
-            is_certain = not isinstance(cause, errors.ProtocolError) and not was_sent(cause)
-            if cause is not None and is_certain:
-                error = retry.final_error(cause)
-                if (
-                    may_retry
-                    and isinstance(cause, errors.DuplicateMessageInProcessError)
-                    and isinstance(error, errors.PublishOutcomeUnknownError)
-                ):
-                    # The server is still storing what an earlier attempt sent.
-                    self._add_retry(retry, error)
-                else:
-                    self.failures.append((retry.number, retry.entry, error))
-                continue
-            if lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
-                self._on_unprocessed(retry, now, errors.ConnectionLostError(reason=why, sent=False))
-                continue
-            error = unknown_outcome(
-                coerce_outbound(retry.item), cause or reason, self.options.ack_timeout
-            )
-            if may_retry and is_safe_to_retry(retry.item):
-                if not lost and cause is None and not retry.attempts:
-                    retry.began -= self.options.ack_timeout
-                self._add_retry(retry, error)
+            if error is not None:
+                cause, sent = cause_of(error)
+                self._decide(retry, retry.judge(cause, sent=sent), error)
+            elif lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
+                refused = errors.ConnectionLostError(reason=why, sent=False)
+                self._decide(retry, retry.judge(Cause.UNPROCESSED, sent=False), refused)
             else:
-                self.failures.append((retry.number, retry.entry, error))
+                if unanswered is Cause.SILENT and not retry.attempts:
+                    retry.began -= self.options.ack_timeout
+                self._decide(retry, retry.judge(unanswered, sent=True), reason)
         for number, entry in pipeline.refused:
             retry = _retry_entry(entry, number, now)
             refusal = errors.NoStreamResponseError(
                 subject_of(retry.item), attempts=retry.attempts + 1
             )
-            self._add_retry(retry, retry.final_error(refusal))
+            self._decide(retry, retry.judge(Cause.NO_STREAM, sent=True), refusal)
         pipeline.taken()
 
-    def _on_unprocessed(self, retry: RetryEntry, now: float, error: Exception) -> None:
-        """
-        Send a message once more after the server refused one as too large and disconnected.
-
-        The server has not processed this message. If this is the one that was too large, encoding
-        it for the next server fails with that server's limit.
-        """
-        if retry.attempts:
-            self.failures.append(retry.failed(error))
-            return
-        retry.attempts, retry.error, retry.due = 1, error, now
-        self.waiting.append(retry)
+    def _decide(self, retry: RetryEntry, rule: OutcomeRule, failure: Exception | None) -> None:
+        """End a message after an attempt failed, or note that another one may follow."""
+        error = error_of(rule, retry.item, failure, self.options.ack_timeout)
+        if rule.again is Again.ONCE and not retry.attempts:
+            # If this message was the one that was too large, encoding it for the next server fails
+            # with that server's limit.
+            retry.attempts, retry.error, retry.due = 1, error, 0.0
+            self.waiting.append(retry)
+        elif rule.again is Again.COUNTED or (
+            rule.may_repeat_message and self._plugins.retry is not None and self.box.failure is None
+        ):
+            self._add_retry(retry, error)
+        else:
+            self.failures.append((retry.number, retry.entry, error))
 
     def _add_retry(self, retry: RetryEntry, error: Exception) -> None:
         retry.attempts += 1
@@ -641,7 +630,7 @@ class Window:
             try:
                 message.encoded = self.encoder.encode(message.item)
             except errors.JetSyncError as error:
-                self.failures.append(message.failed(error))
+                self.failures.append(message.failed(error, Cause.INVALID))
             else:
                 due.append(message)
         self.staged[:0] = due

@@ -253,3 +253,37 @@ def test_a_single_message_before_it_was_sent():
     """A connection that is lost before a single message was sent leaves it not stored."""
     for earlier, safe in ((False, False), (False, True), (True, True)):
         check(single, Cause.LOST, sent=False, earlier=earlier, safe=safe)
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("earlier", [False, True])
+    @pytest.mark.parametrize("sent", [False, True])
+    def test_a_window_that_ends_early(self, earlier, sent):
+        """After a bug, messages that were not sent are not stored, unless an attempt may be."""
+        run = WindowRun(safe=True, earlier=earlier)
+        if sent:
+            run.send()
+        run.window.abandon(errors.HandleClosedError("publisher"))
+        rule = judge(Cause.INTERRUPTED, sent=sent, earlier=earlier, safe=True)
+        assert run.result() == (rule.ending, False)
+
+    def test_a_call_that_is_interrupted(self):
+        """The outcome of messages in flight is unknown after Ctrl-C."""
+        run = WindowRun(safe=True, earlier=False)
+        run.send()
+        ((_, _, error),) = run.window.interrupted()
+        assert ending_of(error) is judge(Cause.INTERRUPTED, sent=True).ending
+        assert "interrupted" in str(error)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_unprocessed_message_goes_once_more(earlier):
+    """A window sends it again without asking, but only if this was the first attempt."""
+    run = WindowRun(safe=True, earlier=earlier)
+    for _ in range(1 if earlier else 2):
+        run.send()
+        run.lane.unprocessed = run.lane.transport.published()[-1].reply.encode()
+        run.lose()
+    rule = judge(Cause.UNPROCESSED, sent=False, earlier=earlier, safe=True)
+    assert run.result() == (rule.ending, False)
+    assert len(run.lane.payloads) == 2
