@@ -32,16 +32,16 @@ from jetsync import errors
 from jetsync._api.repeats import repeated
 from jetsync._base.deadline import Deadline
 from jetsync._base.turn import refuse_request
-from jetsync._io.connection import was_sent
 from jetsync._io.requests import Request
 from jetsync._proto import frames
 from jetsync._proto.objects import chunks_of
+from jetsync._proto.outcome import Cause, cause_of, judge
 from jetsync._proto.pipeline import Tally
 from jetsync._proto.puback import parse_ack
 from jetsync.events import PublishOperation, RetryEvent
 from jetsync.publish.encode import Encoder
 from jetsync.publish.hooks import BulkHooks
-from jetsync.publish.retry import unknown_outcome
+from jetsync.publish.retry import error_of
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
@@ -71,24 +71,6 @@ OVERDUE: Final = 1.0
 # Bytes of a frame before the data, without its subject and the prefix of its reply subject: sizes,
 # the number, and the header with the id.
 HEAD_ROOM: Final = 256
-
-# Errors after which a chunk is sent again. Its outcome is unknown, or the server asks for patience.
-TEMPORARY: Final = (
-    errors.PublishOutcomeUnknownError,
-    errors.NoStreamResponseError,
-    errors.DisconnectedError,
-    errors.ConnectionLostError,
-    errors.TemporarilyUnavailableError,
-    errors.InsufficientResourcesError,
-    errors.TooManyRequestsError,
-    errors.DuplicateMessageInProcessError,
-)
-
-
-def _is_temporary(error: Exception) -> bool:
-    # If a server has no room (503), the next leader may have some. The limit of an account (400)
-    # is the same on all servers.
-    return isinstance(error, TEMPORARY) and getattr(error, "code", 503) != 400
 
 
 class Slot:
@@ -133,6 +115,8 @@ class Chunk:
     # Its sequence, once it is stored.
     sequence: int | None = None
     error: Exception | None = None
+    # Whether the put fails with this error, because the chunk is not sent again.
+    is_final: bool = False
 
 
 class Upload:
@@ -322,13 +306,13 @@ class Upload:
             # Nothing was sent.
             request.end()
             self._in_flight.pop()
-            self._note([(chunk, error)])
+            self._note([(chunk, self._failure(chunk, error))])
 
     def _proceed(self) -> None:
         """Wait for an answer, or send chunks again after a failure."""
         if self._failed:
             for chunk in self._open:
-                if chunk.error is not None and not _is_temporary(chunk.error):
+                if chunk.error is not None and chunk.is_final:
                     raise chunk.error
             if not self._in_flight:
                 self._send_again()
@@ -359,12 +343,13 @@ class Upload:
 
     def _give_up(self, seconds: float) -> None:
         """Note that the chunks in flight failed that got no answer in so many seconds."""
-        lost: list[tuple[Chunk, errors.JetSyncError]] = []
+        lost: list[tuple[Chunk, Exception]] = []
         for chunk in self._in_flight:
             assert chunk.request is not None
             if not chunk.request.ready:
                 chunk.request.end()
-                lost.append((chunk, unknown_outcome(self._message(chunk), None, seconds)))
+                rule = judge(Cause.SILENT, sent=True, safe=True)
+                lost.append((chunk, error_of(rule, self._message(chunk), None, seconds)))
         self._note(lost)
         # Last, because after Ctrl-C `close` ends only the requests of chunks in flight.
         self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
@@ -401,7 +386,7 @@ class Upload:
     def _take_outcomes(self) -> None:
         """Note what became of the oldest chunks in flight."""
         in_flight = self._in_flight
-        failures: list[tuple[Chunk, errors.JetSyncError]] = []
+        failures: list[tuple[Chunk, Exception]] = []
         while in_flight and (request := in_flight[0].request) is not None and request.ready:
             chunk = in_flight[0]
             try:
@@ -409,7 +394,7 @@ class Upload:
                 assert answer is not None
                 ack = parse_ack(answer[3])
                 if isinstance(ack, errors.ApiError):
-                    failures.append((chunk, ack))
+                    failures.append((chunk, self._failure(chunk, ack)))
                 else:
                     chunk.sequence = ack.sequence
                     self._tally.add(ack)
@@ -419,7 +404,7 @@ class Upload:
             in_flight.popleft()
         self._note(failures)
 
-    def _note(self, failures: list[tuple[Chunk, errors.JetSyncError]]) -> None:
+    def _note(self, failures: list[tuple[Chunk, Exception]]) -> None:
         """Note which chunks failed, and report to the plugins if a report is due."""
         for chunk, error in failures:
             chunk.error, self._failed = error, True
@@ -427,13 +412,17 @@ class Upload:
         if reports is not None and reports.note([error for _, error in failures]):
             reports.send()
 
-    def _failure(self, chunk: Chunk, error: errors.JetSyncError) -> errors.JetSyncError:
-        """Return the error of a chunk from that of its request."""
-        if isinstance(error, errors.NoRespondersError):
-            return errors.NoStreamResponseError(error.subject, attempts=1)
-        if was_sent(error) or isinstance(error, errors.ProtocolError):
-            return unknown_outcome(self._message(chunk), error, self._seconds)
-        return error
+    def _failure(self, chunk: Chunk, failure: errors.JetSyncError) -> Exception:
+        """Return the error of a chunk, and note whether it is final."""
+        cause, sent = cause_of(failure)
+        rule = judge(cause, sent=sent, safe=True)
+        chunk.is_final = not rule.may_repeat_batch
+        if isinstance(failure, errors.NoRespondersError):
+            return errors.NoStreamResponseError(failure.subject, attempts=1)
+        if chunk.is_final:
+            # The put has not stored its object, even if the outcome of this chunk is unknown.
+            return failure
+        return error_of(rule, self._message(chunk), failure, self._seconds)
 
     def _msg_id(self, chunk: Chunk) -> str:
         return f"{self._nuid}-{chunk.number}" + (f"-{chunk.attempt}" if chunk.attempt else "")

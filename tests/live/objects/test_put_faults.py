@@ -529,7 +529,7 @@ class TestInterrupts:
             monkeypatch.undo()
             raise Stop
 
-        monkeypatch.setattr(upload, "unknown_outcome", strike)
+        monkeypatch.setattr(upload, "error_of", strike)
         with jetsync.connect(nats_server.url, plugins=[Divert(0, 2, 4)]) as client:
             with client.subscribe("silent"):
                 store = client.jetstream().object_store(observer.bucket)

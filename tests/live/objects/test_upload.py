@@ -5,6 +5,7 @@ promises of many chunks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -18,9 +19,25 @@ from helpers.interrupts import interrupted_at, steps_of
 from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
+from jetsync._proto.outcome import Cause, judge
 from jetsync.devserver import DevServer
 from jetsync.objects import upload
 from jetsync.testing import CutProxy
+
+REFUSAL = b'{"error":{"code":%d,"err_code":%d,"description":"no"},"stream":"S"}'
+
+# Answers to a chunk, with the causes that they are.
+ANSWERS = [
+    (Cause.UNREADABLE, b"nonsense"),
+    (Cause.BUSY, REFUSAL % (503, 10008)),
+    (Cause.BUSY, REFUSAL % (503, 10023)),
+    (Cause.BUSY, REFUSAL % (429, 10167)),
+    (Cause.IN_PROCESS, REFUSAL % (409, 10158)),
+    (Cause.OWN_CONDITION, REFUSAL % (400, 10071)),
+    # The limit of an account, which is the same on all servers.
+    (Cause.REFUSED, REFUSAL % (400, 10002)),
+    (Cause.REFUSED, REFUSAL % (400, 10077)),
+]
 
 DATA = os.urandom(1000)
 OLD = os.urandom(300_000)
@@ -148,20 +165,24 @@ class TestFaults:
         assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
         check(observer, OLD)
 
-    def test_an_answer_that_cannot_be_read(self, client, proxied, observer, unique):
-        """After an answer that is no acknowledgement, the chunk is sent again, and stored once."""
+    @pytest.mark.parametrize(("cause", "answer"), ANSWERS)
+    def test_an_answer_that_is_no_ack(self, client, proxied, observer, unique, cause, answer):
+        """A chunk is sent again if its outcome is unknown, or if the server asks for patience."""
         js, _ = proxied(Misdirect(1, unique))
+        rule = judge(cause, sent=True, safe=True)
 
-        def answer():
-            client.publish(requests.next(timeout=60).reply, b"nonsense")
+        def respond():
+            client.publish(requests.next(timeout=60).reply, answer)
 
-        with client.subscribe(unique) as requests:
+        with client.subscribe(unique) as requests, contextlib.ExitStack() as stack:
             client.flush()
-            thread = threading.Thread(target=answer)
+            thread = threading.Thread(target=respond)
             thread.start()
+            if not rule.may_repeat_batch:
+                stack.enter_context(pytest.raises(jetsync.ApiError))
             js.object_store(observer.bucket).put("a", DATA, timeout=20)
-            thread.join()
-        check(observer, DATA)
+        thread.join()
+        check(observer, DATA if rule.may_repeat_batch else None)
 
     def test_a_silent_server(self, broken, observer):
         """Without an answer, the put fails in time, and the chunk is garbage."""
