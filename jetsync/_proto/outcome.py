@@ -72,7 +72,7 @@ class OutcomeRule:
     """One row of the table. None matches both values."""
 
     causes: tuple[Cause, ...]
-    # Whether the server may have received this attempt.
+    # Whether the server may have received this attempt; of a batch, its commit.
     sent: bool | None
     # Whether an earlier attempt may be stored.
     earlier: bool | None
@@ -95,6 +95,10 @@ class OutcomeRule:
 
 _C, _R = Cause, OutcomeRule
 _STORED, _NOT_STORED, _UNKNOWN = Ending.STORED, Ending.NOT_STORED, Ending.UNKNOWN
+_UNANSWERED: Final = (_C.SILENT, _C.UNREADABLE, _C.LOST, _C.DENIED)
+_REFUSED: Final = (_C.OWN_CONDITION, _C.REFUSED, _C.INVALID)
+# Answers and time-outs, too: those of a batch whose commit was not sent.
+_UNSENT: Final = (_C.SILENT, _C.UNREADABLE, _C.DENIED, _C.CLOSED, _C.INTERRUPTED)
 
 # fmt: off
 OUTCOME_RULES: Final = (
@@ -115,15 +119,13 @@ OUTCOME_RULES: Final = (
     _R((_C.LOST,),                                False, True,  None,  _UNKNOWN,    Again.ASK),
     _R((_C.DOWN,),                                None,  False, None,  _NOT_STORED, Again.ASK),
     _R((_C.DOWN,),                                None,  True,  None,  _UNKNOWN,    Again.ASK),
-    _R((_C.SILENT, _C.UNREADABLE),                None,  None,  True,  _UNKNOWN,    Again.ASK),
-    _R((_C.SILENT, _C.UNREADABLE),                None,  None,  False, _UNKNOWN,    Again.NEVER),
-    _R((_C.LOST, _C.DENIED),                      True,  None,  True,  _UNKNOWN,    Again.ASK),
-    _R((_C.LOST, _C.DENIED),                      True,  None,  False, _UNKNOWN,    Again.NEVER),
+    _R(_UNANSWERED,                               True,  None,  True,  _UNKNOWN,    Again.ASK),
+    _R(_UNANSWERED,                               True,  None,  False, _UNKNOWN,    Again.NEVER),
     _R((_C.CLOSED, _C.INTERRUPTED),               True,  None,  None,  _UNKNOWN,    Again.NEVER),
     # No other failure of this attempt decides the earlier one.
     _R(tuple(Cause),                              None,  True,  None,  _UNKNOWN,    Again.NEVER),
-    _R((_C.OWN_CONDITION, _C.REFUSED, _C.INVALID),None,  False, None,  _NOT_STORED, Again.NEVER),
-    _R((_C.DENIED, _C.CLOSED, _C.INTERRUPTED),    False, False, None,  _NOT_STORED, Again.NEVER),
+    _R(_REFUSED,                                  None,  False, None,  _NOT_STORED, Again.NEVER),
+    _R(_UNSENT,                                   False, False, None,  _NOT_STORED, Again.NEVER),
 )
 # fmt: on
 """What follows from each cause. The first row that matches applies."""
@@ -160,7 +162,8 @@ _CAUSES: Final = (
     (errors.ApiError, _C.REFUSED),
 )
 
-_UNSENT: Final = {Cause.DOWN, Cause.INVALID}
+# After these, the attempt was not sent. Other errors say it, or come after it was sent.
+_NEVER_SENT: Final = {Cause.DOWN, Cause.INVALID}
 
 # If a server has no room (503), the next leader may have some. The limit of an account (400) is the
 # same on all servers.
@@ -172,7 +175,7 @@ def cause_of(error: Exception) -> tuple[Cause, bool]:
     cause = next((cause for kinds, cause in _CAUSES if isinstance(error, kinds)), Cause.INVALID)
     if isinstance(error, errors.InsufficientResourcesError) and error.code == _ACCOUNT_LIMIT:
         cause = Cause.REFUSED
-    return cause, getattr(error, "sent", cause not in _UNSENT)
+    return cause, getattr(error, "sent", cause not in _NEVER_SENT)
 
 
 @functools.cache

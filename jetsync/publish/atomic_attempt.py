@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
 from jetsync._base.locks import refuse_reentry, short_lock
-from jetsync._io.connection import was_sent
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
+from jetsync._proto.outcome import Cause, Ending, cause_of, judge
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staging import MOST_STAGED, SMALL, STAGING_PAUSE
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
     from jetsync._base.turn import Turn
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
 
@@ -144,10 +145,7 @@ class BatchAttempt:
         """Mark the batch as finished; never waits."""
         self._due = 0.0
         if self.engine.state is BatchState.OPEN:
-            if self._may_commit:
-                self.engine.in_doubt()
-            else:
-                self.engine.not_stored()
+            self._record(judge(Cause.INTERRUPTED, sent=self._may_commit))
         if not self._is_answered:
             self._note_unanswered()
         # Later: the loop first handles the refusals that came before the answer.
@@ -314,19 +312,30 @@ class BatchAttempt:
             if error.limit is not None:
                 self._streams.batch_limits = {epoch: error.limit}
             raise
-        except (errors.RequestTimeoutError, errors.TransportError, errors.ProtocolError) as error:
-            if not self._is_answered and not was_sent(error):
-                engine.not_stored()
-                if isinstance(error, errors.PermissionDeniedError):
-                    # Other messages of the batch may be refused as well.
-                    with contextlib.suppress(errors.JetSyncError):
-                        self._connection.flush_refusals(deadline)
-                        self._is_answered = True
-                        self._connection.refusals.batches.pop(self.id, None)
-            elif part.commit:
-                engine.in_doubt()
+        except errors.JetSyncError as error:
+            if engine.state is not BatchState.OPEN:
+                # The server has answered.
+                raise
+            cause, sent = cause_of(error)
+            # Without the commit, the server stores nothing.
+            rule = judge(cause, sent=sent and bool(part.commit), safe=self.all_have_ids)
+            self._record(rule)
+            if rule.ending is Ending.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
+            if isinstance(error, errors.PermissionDeniedError) and not sent:
+                # Other messages of the batch may be refused as well.
+                with contextlib.suppress(errors.JetSyncError):
+                    self._connection.flush_refusals(deadline)
+                    self._is_answered = True
+                    self._connection.refusals.batches.pop(self.id, None)
             raise
+
+    def _record(self, rule: OutcomeRule) -> None:
+        """Record in the engine what the stream has of the batch."""
+        if rule.ending is Ending.UNKNOWN:
+            self.engine.in_doubt()
+        else:
+            self.engine.not_stored()
 
     def _unknown(
         self, subject: str, deadline: Deadline, cause: Exception

@@ -5,10 +5,10 @@ To *resend* a batch is to send it again as a whole, with another id. ``AtomicBat
 that, and so does each retry of a commit. It happens only if none of its messages can be stored
 already, or if message ids prevent the stream from storing them twice.
 
-Three files share the work after a lost commit ack. ``_proto/batch.py`` decides whether the outcome
-of an attempt is unknown. This file decides whether to send the batch again or to raise. If the
-stream then refuses the ids as duplicates, this file decides whether an earlier attempt was stored.
-``atomic.py`` sends the batch.
+The table in ``_proto/outcome.py`` says whether the outcome of an attempt is unknown, and whether
+the batch may be sent again. ``atomic_attempt.py`` records the first, and this file decides by the
+second. If the stream then refuses the ids as duplicates, this file decides whether an earlier
+attempt was stored. ``atomic.py`` sends the batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import leader_get
 from jetsync._proto.batch import BatchPhase, BatchState
+from jetsync._proto.outcome import Ending, cause_of, judge
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -31,16 +32,8 @@ if TYPE_CHECKING:
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.atomic_attempt import BatchAttempt
 
+# After these errors, the options say how often a batch is sent again.
 NO_STREAM: Final = (errors.NoStreamResponseError, errors.TemporarilyUnavailableError)
-
-# After these errors nothing of a batch is stored, and another attempt may succeed.
-SAFE_TO_RETRY: Final = (
-    *NO_STREAM,
-    errors.TooManyInflightError,
-    errors.BatchIncompleteError,
-    errors.ConnectionLostError,
-    errors.DisconnectedError,
-)
 
 COMMITTING: Final = "another call is committing the batch, or was interrupted while it did"
 
@@ -115,17 +108,18 @@ def retryable_failure(
         deadline: Deadline of all attempts together.
         unknown: Whether an earlier one may have been stored although no answer came.
     """
+    failure, reason, is_unknown, is_safe = error, error, False, False
     if isinstance(error, BatchOutcomeUnknownError):
-        error.batch = batch
-        if not error.has_message_ids:
-            raise error
-        return RetryableFailure(error)
-    failure = error
+        error.batch, is_unknown, is_safe = batch, True, error.has_message_ids
+        assert isinstance(error.__cause__, errors.JetSyncError)
+        reason = error.__cause__
+    cause, _ = cause_of(reason)
+    rule = judge(cause, sent=is_unknown, earlier=unknown, safe=is_safe)
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
-    if unknown:
+    if rule.ending is Ending.UNKNOWN and not is_unknown:
         failure = _still_unknown(batch, attempt, failure)
-    if not isinstance(error, SAFE_TO_RETRY):
+    if not rule.may_repeat_batch:
         raise failure from failure.__cause__
     # If the connection was lost between two steps of the call, nothing was sent. The lookup of the
     # stream waits for the next connection.

@@ -27,12 +27,12 @@ FIRST = {
     Cause.BUSY: [(NOT_STORED, PATIENT)] * 4,
     Cause.IN_PROCESS: [(NOT_STORED, PATIENT)] * 4,
     Cause.UNPROCESSED: [(NOT_STORED, ONCE)] * 4,
-    Cause.SILENT: [(UNKNOWN, NEVER), (UNKNOWN, ASK)] * 2,
+    Cause.SILENT: [(NOT_STORED, NEVER)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
     Cause.LOST: [(NOT_STORED, ASK)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
     Cause.DOWN: [(NOT_STORED, ASK)] * 4,
     Cause.CLOSED: [(NOT_STORED, NEVER)] * 2 + [(UNKNOWN, NEVER)] * 2,
     Cause.DENIED: [(NOT_STORED, NEVER)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
-    Cause.UNREADABLE: [(UNKNOWN, NEVER), (UNKNOWN, ASK)] * 2,
+    Cause.UNREADABLE: [(NOT_STORED, NEVER)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
     Cause.INTERRUPTED: [(NOT_STORED, NEVER)] * 2 + [(UNKNOWN, NEVER)] * 2,
     Cause.REFUSED: [(NOT_STORED, NEVER)] * 4,
     Cause.INVALID: [(NOT_STORED, NEVER)] * 4,
@@ -47,7 +47,9 @@ LATER = {
     Cause.IN_PROCESS: [(UNKNOWN, ASK)] * 4,
     Cause.LOST: [(UNKNOWN, ASK)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
     Cause.DOWN: [(UNKNOWN, ASK)] * 4,
-    Cause.DENIED: [(UNKNOWN, NEVER)] * 3 + [(UNKNOWN, ASK)],
+    **dict.fromkeys(
+        (Cause.DENIED, Cause.SILENT, Cause.UNREADABLE), [(UNKNOWN, NEVER)] * 3 + [(UNKNOWN, ASK)]
+    ),
 }
 
 # Errors of attempts, with their causes and whether the attempt was sent.

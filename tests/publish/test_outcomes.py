@@ -15,7 +15,10 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
+from jetsync._proto.batch import BatchState
 from jetsync._proto.outcome import Cause, Ending, judge
+from jetsync.publish.atomic_attempt import BatchAttempt
+from jetsync.publish.atomic_resend import retryable_failure
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.one import publish_one
 from jetsync.publish.window import Window, WindowOptions
@@ -255,7 +258,93 @@ def test_a_single_message_before_it_was_sent():
         check(single, Cause.LOST, sent=False, earlier=earlier, safe=safe)
 
 
+class BatchRun:
+    """
+    An atomic batch of one message, whose commit ends as the test decides.
+    """
+
+    def __init__(self, outcome, *, safe):
+        self.batch = SimpleNamespace(batch=None)
+        self.outcome = outcome
+        known = SimpleNamespace(name="S", epoch=1, level=4)
+        wire = SimpleNamespace(last=lambda part, item: (b"a", b"", b""), encode=lambda *_: None)
+        messages = SimpleNamespace(known=known, wire=wire, all_have_ids=lambda count: safe)
+        context = ScriptedContext(ScriptedLane())
+        context.streams = SimpleNamespace(batch_limits={})
+        context.exchange = self.exchange
+        context.router = None
+        context.flush_refusals = lambda deadline: None
+        context.lane.later = lambda *_: None
+        context.lane.post_nowait = lambda *_: None
+        self.attempt = BatchAttempt(context, "b", messages, None, None)
+        self.attempt.messages = messages
+
+    def exchange(self, *_, **options):
+        """
+        End the request that commits.
+        """
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+    def commit(self):
+        """
+        Commit, and return the error.
+        """
+        parts = self.attempt.engine.commit((b"a", b"", b"x"))
+        with pytest.raises((errors.JetSyncError, KeyboardInterrupt)) as caught:
+            self.attempt.send(parts, Deadline.after(10))
+        return caught.value
+
+
+def batch(cause, *, sent, earlier, safe):
+    """
+    As `single`, for an atomic batch: whether it may be sent again.
+    """
+    outcome = RAISED.get((cause, sent)) or (b"", b"", None, ANSWERS[cause])
+    run = BatchRun(outcome, safe=safe)
+    error = run.commit()
+    state = run.attempt.engine.state
+    assert (state is BatchState.UNKNOWN) is (ending_of(error) is Ending.UNKNOWN)
+    try:
+        failure = retryable_failure(
+            error, run.batch, run.attempt, 1, Deadline.after(10), unknown=earlier
+        )
+    except errors.JetSyncError as final:
+        return ending_of(final), False
+    return ending_of(failure.error), True
+
+
+class TestBatches:
+    @pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
+    @pytest.mark.parametrize(("earlier", "safe"), [(False, False), (False, True), (True, True)])
+    def test_a_commit(self, cause, sent, earlier, safe):
+        """A commit ends as the table says, and the batch may be sent again when it says so."""
+        rule = judge(cause, sent=sent, earlier=earlier, safe=safe)
+        found = batch(cause, sent=sent, earlier=earlier, safe=safe)
+        assert found == (rule.ending, rule.may_repeat_batch)
+
+    def test_messages_that_were_stored_one_by_one(self):
+        """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
+        run = BatchRun((b"", b"", None, b'{"stream":"S","seq":1}'), safe=True)
+        error = run.commit()
+        with pytest.raises(errors.AtomicityError):
+            retryable_failure(error, run.batch, run.attempt, 1, Deadline.after(10), unknown=True)
+        assert run.attempt.engine.state is BatchState.SPLIT
+
+
 class TestInterrupts:
+    @pytest.mark.parametrize("commits", [False, True])
+    def test_a_batch(self, commits):
+        """An interrupted batch is unknown if its commit may have been sent, and else not stored."""
+        run = BatchRun(KeyboardInterrupt(), safe=True)
+        if commits:
+            run.commit()
+        run.attempt.end()
+        rule = judge(Cause.INTERRUPTED, sent=commits)
+        unknown = run.attempt.engine.state is BatchState.UNKNOWN
+        assert unknown is (rule.ending is Ending.UNKNOWN)
+
     @pytest.mark.parametrize("earlier", [False, True])
     @pytest.mark.parametrize("sent", [False, True])
     def test_a_window_that_ends_early(self, earlier, sent):
