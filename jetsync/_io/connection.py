@@ -464,13 +464,3 @@ class Connection:
     def statistics(self) -> Statistics:
         """Return the current counters."""
         return self.session.statistics()
-
-
-def was_sent(error: Exception | None) -> bool:
-    """Return whether an exchange that failed with *error* had sent its request."""
-    if isinstance(
-        error,
-        (errors.ConnectionClosedError, errors.ConnectionLostError, errors.PermissionDeniedError),
-    ):
-        return error.sent
-    return isinstance(error, errors.RequestTimeoutError)

@@ -33,6 +33,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
+from jetsync._proto.outcome import Cause, Ending, judge
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors.answers import from_api_error
 from jetsync.events import BatchGapEvent
@@ -360,31 +361,49 @@ class FastIngest:
         lost = "the connection was lost"
         if self.phase is Phase.COMMITTING:
             lost += " before the commit was answered"
-        self.stop(self._unknown(lost if why is None else f"{lost}: {why}"))
+        self.stop(_error(Cause.LOST, self._unknown(lost if why is None else f"{lost}: {why}")))
 
     def interrupted(self) -> None:
         """Fail the batch, because an exception interrupted a call while it changed the batch."""
         if not self.is_over:
             closed = errors.BatchClosedError("fast publisher", reason=INTERRUPTED)
-            self.fail(self._unknown(INTERRUPTED) if self.ledger.sent else closed)
+            unknown = self._unknown(INTERRUPTED)
+            self.fail(_error(Cause.INTERRUPTED, unknown, closed, sent=self.ledger.sent > 0))
 
     def commit_unanswered(
         self, reason: str, cause: Exception | None = None, timeout: float | None = None
     ) -> None:
         """End the publisher, because no call waits for the answer to the commit any more."""
-        error: errors.JetSyncError
-        if self._commits_out:
-            error = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
-        else:
-            error = errors.NoStreamResponseError(self.subject)
+        unknown = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
+        # No stream took the commits that the server has answered.
+        refused = errors.NoStreamResponseError(self.subject)
+        error = _error(Cause.SILENT, unknown, refused, sent=self._commits_out > 0)
         error.__cause__ = cause
         self.fail(error)
+
+    def start_unanswered(self, timeout: float | None = None) -> None:
+        """
+        Forget the first message, because no call waits for the answer to it any more.
+
+        None means that the publisher was closed before *timeout* seconds had passed.
+        """
+        is_closed = timeout is None
+        reason = "the publisher was closed before it was answered" if is_closed else None
+        unknown = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
+        self.give_up_start(_error(Cause.CLOSED if is_closed else Cause.SILENT, unknown))
+
+    def denied(self, denial: errors.PermissionDeniedError) -> None:
+        """Stop because the server has refused a message, or may have refused it."""
+        unknown = errors.PublishOutcomeUnknownError(denial.subject, reason=str(denial))
+        unknown.__cause__ = denial
+        self.stop(_error(Cause.DENIED, unknown, denial, sent=denial.sent))
 
     def closed(self, error: Exception) -> None:
         """Fail the batch because no more answers can arrive, for example after a close."""
         unknown = self._unknown(str(error))
         unknown.__cause__ = error
-        self.stop(unknown)
+        is_unreadable = isinstance(error, errors.ProtocolError)
+        self.stop(_error(Cause.UNREADABLE if is_unreadable else Cause.CLOSED, unknown))
 
     def stop(self, error: Exception) -> None:
         """Refuse the batch that is starting, or fail the one that is open."""
@@ -542,14 +561,14 @@ class FastIngest:
         return at
 
     def _forgotten(self, error: Exception) -> None:
-        """Handle that the server does not have the batch any more."""
+        """Handle that the server does not have the batch any more, as after a lost connection."""
         unknown = self._unknown(
             "the batch ended before the commit was answered"
             if self.phase is Phase.COMMITTING
             else "the server has no such batch any more"
         )
         unknown.__cause__ = error
-        self.fail(unknown)
+        self.fail(_error(Cause.LOST, unknown))
 
     def fail(self, error: Exception, *, awaits_end: bool = False) -> None:
         """
@@ -575,3 +594,17 @@ class FastIngest:
             self.subject,
             reason=f"{reason}; {ledger.acknowledged} of {ledger.sent} messages are acknowledged",
         )
+
+
+def _error(
+    cause: Cause,
+    unknown: errors.PublishOutcomeUnknownError,
+    certain: errors.JetSyncError | None = None,
+    *,
+    sent: bool = True,
+) -> errors.JetSyncError:
+    """Return the error that the table of outcomes selects. A batch is never sent again."""
+    if judge(cause, sent=sent).ending is Ending.UNKNOWN:
+        return unknown
+    assert certain is not None
+    return certain

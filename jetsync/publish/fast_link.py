@@ -336,14 +336,7 @@ class FastLink:
         while engine.phase is Phase.STARTING:
             in_time = self._advance(deadline)
             if (self.closed or not in_time) and engine.phase is Phase.STARTING:
-                closed = "the publisher was closed before it was answered"
-                engine.give_up_start(
-                    errors.PublishOutcomeUnknownError(
-                        engine.subject,
-                        timeout=None if in_time else deadline.total,
-                        reason=closed if in_time else None,
-                    )
-                )
+                engine.start_unanswered(None if in_time else deadline.total)
                 # The server may have started the batch, which counts against its limit of open
                 # batches. This ends it.
                 self._send_end(2)
@@ -422,7 +415,7 @@ class FastLink:
                 if engine.phase is Phase.STARTING and not denial.sent:
                     # The first message is sent alone.
                     self._batches.pop(self._key, None)
-                engine.stop(_doubt(denial) if denial.sent else denial)
+                engine.denied(denial)
         if lost and lost >= self.staging.epoch:
             self._lose_connection()
         if failure is not None:
@@ -534,13 +527,6 @@ class FastLink:
 def _uses(targets: dict[str, bytes], forgotten: list[bool], subject: bytes) -> bool:
     """Return whether a message of a publisher may have *subject*; any thread."""
     return bool(forgotten) or subject.decode() in targets
-
-
-def _doubt(denial: errors.PermissionDeniedError) -> errors.PublishOutcomeUnknownError:
-    """Return the error of a publisher if the server may have refused one of its messages."""
-    unknown = errors.PublishOutcomeUnknownError(denial.subject, reason=str(denial))
-    unknown.__cause__ = denial
-    return unknown
 
 
 def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:

@@ -182,9 +182,32 @@ class TestStart:
         talk = Talk()
         talk.begin()
         denial = errors.PermissionDeniedError("s.x", "publish")
-        talk.engine.stop(denial)
+        talk.engine.denied(denial)
         assert talk.engine.take_refusal() is denial
         assert talk.engine.phase is Phase.NEW
+
+    @pytest.mark.parametrize("timeout", [None, 5.0])
+    def test_a_start_without_an_answer(self, timeout):
+        """The outcome of the first message is unknown if no call waits for its answer any more."""
+        talk = Talk()
+        talk.begin()
+        talk.engine.start_unanswered(timeout)
+        error = talk.engine.take_refusal()
+        assert isinstance(error, errors.PublishOutcomeUnknownError)
+        assert error.timeout == timeout
+        assert ("closed" in str(error)) is (timeout is None)
+        assert talk.engine.phase is Phase.NEW
+
+    @pytest.mark.parametrize("open_with", [None, 10])
+    def test_a_subject_that_may_be_denied(self, open_with):
+        """If the server does not say which message it refused, the outcome is unknown."""
+        talk = Talk(open_with=open_with) if open_with else Talk()
+        if not open_with:
+            talk.begin()
+        denial = errors.PermissionDeniedError("s.x", "publish", sent=True)
+        talk.engine.denied(denial)
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+        assert talk.engine.failure.__cause__ is denial
 
     def test_a_server_that_does_not_know(self):
         """
@@ -473,7 +496,7 @@ class TestGapOk:
         """A denied subject ends the publisher."""
         talk = Talk(open_with=10)
         denial = errors.PermissionDeniedError("s.y", "publish")
-        talk.engine.stop(denial)
+        talk.engine.denied(denial)
         assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, denial)
 
     def test_stored_singly(self):

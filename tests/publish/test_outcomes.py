@@ -16,6 +16,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import BatchState
+from jetsync._proto.fastingest import FastIngest
 from jetsync._proto.outcome import Cause, Ending, judge
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_resend import retryable_failure
@@ -331,6 +332,59 @@ class TestBatches:
         with pytest.raises(errors.AtomicityError):
             retryable_failure(error, run.batch, run.attempt, 1, Deadline.after(10), unknown=True)
         assert run.attempt.engine.state is BatchState.SPLIT
+
+
+def fast(messages=0):
+    """
+    Return the engine of a fast publisher that has sent *messages*.
+    """
+    engine = FastIngest(b"_INBOX", "t", flow=10, max_outstanding_acks=2, gap_ok=False)
+    engine.open("S")
+    if messages:
+        engine.start(0.0, "a")
+    return engine
+
+
+def commit(engine, *, answered):
+    """
+    Commit. If it was *answered*, no stream took the commit.
+    """
+    engine.receive((engine.prefix + b"1.0.$FI", b"", None, b'{"type":"ack"}'), 0.0)
+    seq = engine.commit(0.0)
+    if answered:
+        frame = (engine.prefix + b"%d.3.$FI" % seq, b"", NO_RESPONDERS, b"")
+        engine.receive(frame, 0.0)
+    engine.commit_unanswered("it was not answered", timeout=1.0)
+
+
+# How the engine of a fast publisher ends, by the cause and whether it was sent.
+FAST = [
+    (Cause.LOST, True, lambda engine: engine.lost_connection()),
+    (Cause.CLOSED, True, lambda engine: engine.closed(errors.ConnectionClosedError())),
+    (Cause.CLOSED, True, lambda engine: engine.start_unanswered()),
+    (Cause.SILENT, True, lambda engine: engine.start_unanswered(1.0)),
+    (Cause.UNREADABLE, True, lambda engine: engine.closed(errors.ProtocolError("x"))),
+    (Cause.DENIED, True, lambda engine: engine.denied(RAISED[Cause.DENIED, True])),
+    (Cause.DENIED, False, lambda engine: engine.denied(RAISED[Cause.DENIED, False])),
+    (Cause.INTERRUPTED, True, lambda engine: engine.interrupted()),
+    (Cause.SILENT, True, lambda engine: commit(engine, answered=False)),
+    (Cause.SILENT, False, lambda engine: commit(engine, answered=True)),
+]
+
+
+class TestFast:
+    @pytest.mark.parametrize(("cause", "sent", "end"), FAST)
+    def test_a_batch_that_fails(self, cause, sent, end):
+        """A batch that fails has the outcome of the table, and is not sent again."""
+        engine = fast(1)
+        end(engine)
+        assert ending_of(engine.failure) is judge(cause, sent=sent).ending
+
+    def test_an_interrupt_before_the_first_message(self):
+        """If nothing was sent, an interrupted batch is not stored."""
+        engine = fast()
+        engine.interrupted()
+        assert ending_of(engine.failure) is judge(Cause.INTERRUPTED, sent=False).ending
 
 
 class TestInterrupts:
