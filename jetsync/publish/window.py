@@ -221,14 +221,14 @@ class Window:
 
     def interrupted(self) -> list[tuple[int, Any, Exception]]:
         """Return the messages that have not ended as failures, for a call that ends early."""
-        found = [
-            _retry_entry(entry, number, 0.0).failed(CALL_INTERRUPTED, Cause.INTERRUPTED, sent=True)
-            for number, entry in self.pipeline.in_flight.items()
-        ]
-        # The error of the last attempt, which says whether the message may be stored.
+        found: list[tuple[int, Any, Exception]] = []
+        for number, entry in self.pipeline.in_flight.items():
+            retry = _retry_entry(entry, number, 0.0)
+            *_, error = retry.failed(CALL_INTERRUPTED, Cause.INTERRUPTED, sent=True)
+            found.append((retry.number, retry.item, error))
+        # The error of the last attempt says whether one of these may be stored.
         retries = [each for each in (*self.waiting, *self.staged) if isinstance(each, RetryEntry)]
-        found += [(each.number, each.entry, each.error) for each in retries]
-        return [(number, _item(entry), error) for number, entry, error in found]
+        return found + [(each.number, each.item, each.error) for each in retries]
 
     @property
     def is_full(self) -> bool:
