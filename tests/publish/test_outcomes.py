@@ -17,7 +17,7 @@ from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import BatchState
 from jetsync._proto.fastingest import FastIngest
-from jetsync._proto.outcome import Cause, Ending, judge
+from jetsync._proto.outcome import Again, Cause, Ending, judge
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_resend import retryable_failure
 from jetsync.publish.future import PublishFuture
@@ -86,12 +86,10 @@ def ending_of(error):
     return Ending.UNKNOWN if unknown else Ending.NOT_STORED
 
 
-def single(cause, *, sent, earlier, safe):
+def publish(outcomes, retry, *, safe, retries=0):
     """
-    Publish one message. Return the outcome, and whether the plugin was asked about the failure.
+    Publish one message whose attempts have *outcomes*.
     """
-    outcomes = [RAISED[Cause.LOST, True]] if earlier else []
-    outcomes.append(RAISED.get((cause, sent)) or (b"", b"", None, ANSWERS[cause]))
 
     def exchange(*_, **options):
         outcome = outcomes.pop(0)
@@ -99,18 +97,31 @@ def single(cause, *, sent, earlier, safe):
             raise outcome
         return outcome
 
-    asked = Asked(int(earlier))
     plugins = SimpleNamespace(
-        status=None,
-        enter_publish=None,
-        prepare=None,
-        shared_headers=None,
-        retry=asked.jetsync_retry,
+        status=None, enter_publish=None, prepare=None, shared_headers=None, retry=retry
     )
     connection = SimpleNamespace(exchange=exchange, plugins=plugins, closing=Latch())
     context = SimpleNamespace(connection=connection, plugins=plugins)
+    deadline = Deadline.after(10)
+    return publish_one(context, message(safe=safe), deadline, retries=retries, retry_wait=0.0)
+
+
+def failure(cause, *, sent):
+    """
+    Return how a request fails.
+    """
+    return RAISED.get((cause, sent)) or (b"", b"", None, ANSWERS[cause])
+
+
+def single(cause, *, sent, earlier, safe):
+    """
+    Publish one message. Return the outcome, and whether the plugin was asked about the failure.
+    """
+    outcomes = [RAISED[Cause.LOST, True]] if earlier else []
+    outcomes.append(failure(cause, sent=sent))
+    asked = Asked(int(earlier))
     with pytest.raises(errors.JetSyncError) as caught:
-        publish_one(context, message(safe=safe), Deadline.after(10), retries=0, retry_wait=0.0)
+        publish(outcomes, asked.jetsync_retry, safe=safe)
     return ending_of(caught.value), len(asked.errors) > earlier
 
 
@@ -140,8 +151,17 @@ class WindowRun:
         """
         before = len(self.lane.payloads)
         self.window.flush()
-        while len(self.lane.payloads) == before:
+        self.settle_until(lambda: len(self.lane.payloads) > before)
+
+    def settle_until(self, happened):
+        """
+        Take the window's steps, none of which waits, until something has happened.
+        """
+        for _ in range(10):
+            if happened():
+                return
             self.window.settle()
+        assert happened()
 
     def answer(self, data, header=None):
         """
@@ -199,8 +219,7 @@ class WindowRun:
         """
         Return the outcome, and whether the plugin was asked about the last failure.
         """
-        while not self.window.failures:
-            self.window.settle()
+        self.settle_until(lambda: self.window.failures)
         ((_, future, error),) = self.window.failures
         assert future is self.future
         return ending_of(error), len(self.asked.errors) > self.asked.again
@@ -253,6 +272,18 @@ class TestMessages:
         check(path, cause, sent=sent, earlier=True, safe=True)
 
 
+@pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
+def test_without_a_plugin(cause, sent):
+    """The options have only those messages sent again that no stream took."""
+    outcomes = [failure(cause, sent=sent), (b"", b"", None, b'{"stream":"S","seq":1}')]
+    if judge(cause, sent=sent, safe=True).again is Again.COUNTED:
+        assert publish(outcomes, None, safe=True, retries=1).sequence == 1
+    else:
+        with pytest.raises(errors.JetSyncError):
+            publish(outcomes, None, safe=True, retries=1)
+        assert len(outcomes) == 1
+
+
 def test_a_single_message_before_it_was_sent():
     """A connection that is lost before a single message was sent leaves it not stored."""
     for earlier, safe in ((False, False), (False, True), (True, True)):
@@ -302,18 +333,17 @@ def batch(cause, *, sent, earlier, safe):
     """
     As `single`, for an atomic batch: whether it may be sent again.
     """
-    outcome = RAISED.get((cause, sent)) or (b"", b"", None, ANSWERS[cause])
-    run = BatchRun(outcome, safe=safe)
+    run = BatchRun(failure(cause, sent=sent), safe=safe)
     error = run.commit()
     state = run.attempt.engine.state
     assert (state is BatchState.UNKNOWN) is (ending_of(error) is Ending.UNKNOWN)
     try:
-        failure = retryable_failure(
+        found = retryable_failure(
             error, run.batch, run.attempt, 1, Deadline.after(10), unknown=earlier
         )
     except errors.JetSyncError as final:
         return ending_of(final), False
-    return ending_of(failure.error), True
+    return ending_of(found.error), True
 
 
 class TestBatches:
