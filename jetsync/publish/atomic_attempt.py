@@ -318,7 +318,7 @@ class BatchAttempt:
                 raise
             cause, sent = cause_of(error)
             # Without the commit, the server stores nothing.
-            rule = judge(cause, sent=sent and bool(part.commit), safe=self.all_have_ids)
+            rule = judge(cause, sent=sent and bool(part.commit))
             self._record(rule)
             if rule.ending is Ending.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
