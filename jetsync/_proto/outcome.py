@@ -132,7 +132,7 @@ OUTCOME_RULES: Final = (
 
 # The first row whose class matches applies. Other errors come before a message is sent.
 _CAUSES: Final = (
-    (errors.RequestTimeoutError, _C.SILENT),
+    ((errors.RequestTimeoutError, type(None)), _C.SILENT),
     ((errors.NoRespondersError, errors.NoStreamResponseError), _C.NO_STREAM),
     (errors.ConnectionLostError, _C.LOST),
     (errors.DisconnectedError, _C.DOWN),
@@ -170,8 +170,14 @@ _NEVER_SENT: Final = {Cause.DOWN, Cause.INVALID}
 _ACCOUNT_LIMIT: Final = 400
 
 
-def cause_of(error: Exception) -> tuple[Cause, bool]:
-    """Return the cause of an attempt that failed with *error*, and whether it was sent."""
+def cause_of(error: BaseException | None) -> tuple[Cause, bool]:
+    """
+    Return the cause of an attempt that failed with *error*, and whether it was sent.
+
+    None means that there was no answer in time. An unknown outcome has the cause of its error.
+    """
+    if isinstance(error, errors.PublishOutcomeUnknownError):
+        error = error.__cause__
     cause = next((cause for kinds, cause in _CAUSES if isinstance(error, kinds)), Cause.INVALID)
     if isinstance(error, errors.InsufficientResourcesError) and error.code == _ACCOUNT_LIMIT:
         cause = Cause.REFUSED
@@ -189,11 +195,11 @@ def judge(cause: Cause, *, sent: bool, earlier: bool = False, safe: bool = False
         earlier: Whether an earlier attempt may be stored.
         safe: Whether the stream cannot store the message twice.
     """
-    given = sent, earlier, safe
-    for rule in OUTCOME_RULES:
-        wanted = rule.sent, rule.earlier, rule.safe
-        if cause in rule.causes and all(
-            want is None or want is have for want, have in zip(wanted, given, strict=True)
-        ):
-            return rule
-    raise LookupError(f"no rule for {cause} with {given}")
+    return next(
+        rule
+        for rule in OUTCOME_RULES
+        if cause in rule.causes
+        and rule.sent in {None, sent}
+        and rule.earlier in {None, earlier}
+        and rule.safe in {None, safe}
+    )

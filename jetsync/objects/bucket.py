@@ -16,8 +16,10 @@ from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
+from jetsync._proto.outcome import Again, Cause, cause_of, judge
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
+from jetsync.publish.retry import error_of
 from jetsync.stream import Stream
 from jetsync.values.headers import ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage
@@ -196,7 +198,8 @@ class Bucket:
         document: Mapping[str, Any],
         old: ObjectInfo | None,
         deadline: Deadline,
-        unknown: errors.PublishOutcomeUnknownError | None = None,
+        *,
+        earlier: bool = False,
     ) -> ObjectInfo:
         """
         Store a document if the object's last one is *old*, and return its description.
@@ -209,7 +212,7 @@ class Bucket:
             document: The document.
             old: The object's last document. It is removed if its subject has no padding.
             deadline: Deadline of the calling operation.
-            unknown: The error of an earlier attempt that may have stored the document.
+            earlier: Whether an earlier attempt may have stored the document.
 
         Raises:
             ObjectChangedError: The object's last document is another one.
@@ -219,55 +222,48 @@ class Bucket:
         data = encode_json(wanted)
         subject = documents_of(self.name, encode_name(name))
         expected = old.revision if old is not None and old.is_padded else 0
-        refused: errors.ObjectChangedError | None = None
         while True:
             expect = Expect(last_subject_sequence=expected)
             message = OutboundMessage(subject, data, {ROLLUP: "sub"}, expect=expect)
             try:
                 with self.named():
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
+            except errors.JetSyncError as error:
+                cause, sent = cause_of(error)
+                if cause is Cause.NO_STREAM:
+                    self.check_exists(deadline)
+                earlier = earlier or isinstance(error, errors.PublishOutcomeUnknownError)
+                rule = judge(cause, sent=sent, earlier=earlier, safe=True)
+                failed = error_of(rule, message, error, deadline.total)
+                if isinstance(failed, errors.WrongLastSequenceError):
+                    failed = errors.ObjectChangedError(
+                        self.name, name, last_sequence=failed.last_sequence
+                    )
+                    failed.__cause__ = error
+                elif rule.again is not Again.ASK and rule.again is not Again.LOOK:
+                    raise failed from failed.__cause__
+            else:
                 now = dt.datetime.now(dt.timezone.utc)
                 made = describe(self.name, subject, ack.sequence, now, wanted)
                 break
-            except errors.WrongLastSequenceError as error:
-                refused = errors.ObjectChangedError(
-                    self.name, name, last_sequence=error.last_sequence
-                )
-                refused.__cause__ = error
-            except errors.PublishOutcomeUnknownError as error:
-                unknown = error
-            except errors.JetSyncError as error:
-                if isinstance(error, errors.NoStreamResponseError):
-                    self.check_exists(deadline)
-                if unknown is None:
-                    raise
-                # This attempt is not stored, and an earlier one may be.
-                raise unknown from error
             try:
                 found = self.last(name, deadline, leader=True, exact=True)
             except errors.JetSyncError as error:
-                # If an earlier attempt may be stored, a refusal of the last one says nothing.
-                failed = unknown or refused
-                assert failed is not None
                 raise failed from error
             if found is not None and found.revision > expected and found.document == wanted:
                 made = found
                 break
             revision = 0 if found is None else found.revision
             if revision != expected:
-                if unknown is not None:
+                if earlier:
                     # It may have been stored and then changed or renamed, and still need its data.
-                    raise unknown
+                    raise failed
                 if found is None and old is not None and old.is_deleted:
                     # Another client has called `purge_deletes`. The name is still free.
                     expected = 0
                     continue
-                raise errors.ObjectChangedError(
-                    self.name, name, last_sequence=revision
-                ) from refused
+                raise errors.ObjectChangedError(self.name, name, last_sequence=revision) from failed
             if deadline.expired():
-                failed = unknown or refused
-                assert failed is not None
                 raise failed
         self._drop_unpadded(old, deadline.at_most(CLEANUP))
         return made

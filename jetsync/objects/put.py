@@ -17,13 +17,7 @@ from jetsync import errors
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
-from jetsync._proto.objects import (
-    CHUNK_SIZE,
-    chunks_of,
-    documents_of,
-    encode_digest,
-    encode_name,
-)
+from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest, encode_name
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
@@ -210,12 +204,12 @@ class Put:
         elif revision != expect:
             raise errors.ObjectChangedError(bucket.name, self._name, last_sequence=revision)
 
-    def _commit(
-        self, deadline: Deadline, unknown: errors.PublishOutcomeUnknownError | None = None
-    ) -> ObjectInfo:
-        """Store the document."""
+    def _commit(self, deadline: Deadline, *, earlier: bool = False) -> ObjectInfo:
+        """Store the document; *earlier* says whether an earlier attempt may have stored it."""
         try:
-            return self._bucket.store(self._name, self._document, self._old, deadline, unknown)
+            return self._bucket.store(
+                self._name, self._document, self._old, deadline, earlier=earlier
+            )
         except errors.ObjectChangedError as error:
             if self._expect != "new":
                 raise
@@ -268,13 +262,8 @@ class Put:
         Sending it again is the only way to find out: the server may receive the first one later.
         Unless it is stored now, the chunks stay, because the first one may need them.
         """
-        unknown = errors.PublishOutcomeUnknownError(
-            documents_of(self._bucket.name, encode_name(self._name)),
-            msg_id=None,
-            reason="the call was interrupted",
-        )
         try:
-            self._commit(cleanup(self._seconds), unknown)
+            self._commit(cleanup(self._seconds), earlier=True)
         except errors.JetSyncError:
             _leave(interrupt, self._nuid)
         except BaseException:

@@ -35,7 +35,7 @@ from jetsync._base.turn import refuse_request
 from jetsync._io.requests import Request
 from jetsync._proto import frames
 from jetsync._proto.objects import chunks_of
-from jetsync._proto.outcome import Cause, cause_of, judge
+from jetsync._proto.outcome import cause_of, judge
 from jetsync._proto.pipeline import Tally
 from jetsync._proto.puback import parse_ack
 from jetsync.events import PublishOperation, RetryEvent
@@ -348,8 +348,7 @@ class Upload:
             assert chunk.request is not None
             if not chunk.request.ready:
                 chunk.request.end()
-                rule = judge(Cause.SILENT, sent=True, safe=True)
-                lost.append((chunk, error_of(rule, self._message(chunk), None, seconds)))
+                lost.append((chunk, self._failure(chunk, None, seconds)))
         self._note(lost)
         # Last, because after Ctrl-C `close` ends only the requests of chunks in flight.
         self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
@@ -394,6 +393,7 @@ class Upload:
                 assert answer is not None
                 ack = parse_ack(answer[3])
                 if isinstance(ack, errors.ApiError):
+                    # Not raised, because a traceback would keep the memory of all chunks.
                     failures.append((chunk, self._failure(chunk, ack)))
                 else:
                     chunk.sequence = ack.sequence
@@ -412,17 +412,23 @@ class Upload:
         if reports is not None and reports.note([error for _, error in failures]):
             reports.send()
 
-    def _failure(self, chunk: Chunk, failure: errors.JetSyncError) -> Exception:
-        """Return the error of a chunk, and note whether it is final."""
+    def _failure(
+        self, chunk: Chunk, failure: errors.JetSyncError | None, seconds: float = 0.0
+    ) -> Exception:
+        """
+        Return the error of a chunk, and note whether it is final.
+
+        Without a *failure*, there was no answer within *seconds*.
+        """
         cause, sent = cause_of(failure)
         rule = judge(cause, sent=sent, safe=True)
         chunk.is_final = not rule.may_repeat_batch
         if isinstance(failure, errors.NoRespondersError):
             return errors.NoStreamResponseError(failure.subject, attempts=1)
-        if chunk.is_final:
+        if chunk.is_final and failure is not None:
             # The put has not stored its object, even if the outcome of this chunk is unknown.
             return failure
-        return error_of(rule, self._message(chunk), failure, self._seconds)
+        return error_of(rule, self._message(chunk), failure, seconds)
 
     def _msg_id(self, chunk: Chunk) -> str:
         return f"{self._nuid}-{chunk.number}" + (f"-{chunk.attempt}" if chunk.attempt else "")

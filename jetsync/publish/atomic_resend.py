@@ -108,12 +108,10 @@ def retryable_failure(
         deadline: Deadline of all attempts together.
         unknown: Whether an earlier one may have been stored although no answer came.
     """
-    failure, reason, is_unknown, is_safe = error, error, False, False
+    failure, is_unknown, is_safe = error, False, False
     if isinstance(error, BatchOutcomeUnknownError):
         error.batch, is_unknown, is_safe = batch, True, error.has_message_ids
-        assert isinstance(error.__cause__, errors.JetSyncError)
-        reason = error.__cause__
-    cause, _ = cause_of(reason)
+    cause, _ = cause_of(error)
     rule = judge(cause, sent=is_unknown, earlier=unknown, safe=is_safe)
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)

@@ -19,7 +19,7 @@ from jetsync._proto.asking import LATE
 from jetsync._proto.outcome import Again, Cause, Ending, cause_of, judge
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
-from jetsync.publish.retry import error_of, is_safe_to_retry, next_delay, unknown_outcome
+from jetsync.publish.retry import error_of, is_safe_to_retry, next_delay
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
@@ -152,7 +152,8 @@ class _Attempts:
         Returns None if the plugins want no other attempt. The ack may still come.
         """
         waited = self._deadline.total - self._deadline.remaining()
-        delay = self._next_delay(unknown_outcome(self._message, None, round(waited, 3)), None)
+        rule = judge(Cause.SILENT, sent=True, safe=True)
+        delay = self._next_delay(error_of(rule, self._message, None, round(waited, 3)), None)
         if delay is None:
             self._ended = True
         else:

@@ -40,36 +40,6 @@ def is_safe_to_retry(item: object) -> bool:
     return item.msg_id is not None or expected is not None
 
 
-def unknown_outcome(
-    message: OutboundMessage, cause: Exception | str | None, timeout: float
-) -> PublishOutcomeUnknownError:
-    """
-    Make the error of a message that may or may not be stored.
-
-    *cause* says why no ack arrived; None means that there was none within *timeout* seconds.
-    """
-    timed_out = cause is None or isinstance(cause, RequestTimeoutError)
-    error = PublishOutcomeUnknownError(
-        message.subject,
-        msg_id=message.msg_id,
-        timeout=timeout if timed_out else None,
-        reason=None if timed_out else str(cause),
-    )
-    error.__cause__ = None if isinstance(cause, str) else cause
-    return error
-
-
-def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcomeUnknownError:
-    """Make the error of a message whose last attempt failed after one with unknown outcome."""
-    error = PublishOutcomeUnknownError(
-        message.subject,
-        msg_id=message.msg_id,
-        reason=f"an earlier attempt got no answer, and the last one failed: {certain}",
-    )
-    error.__cause__ = certain
-    return error
-
-
 def error_of(
     rule: OutcomeRule, item: object, failure: Exception | str | None, timeout: float
 ) -> Exception:
@@ -82,14 +52,23 @@ def error_of(
         failure: Why the attempt failed; None if there was no ack within *timeout* seconds.
         timeout: Seconds.
     """
-    if rule.ending is not Ending.UNKNOWN:
+    if rule.ending is not Ending.UNKNOWN or isinstance(failure, PublishOutcomeUnknownError):
         assert isinstance(failure, Exception)
         return failure
-    message = coerce_outbound(item)
+    reason = None
     if rule.earlier:
-        assert isinstance(failure, Exception)
-        return still_unknown(message, failure)
-    return unknown_outcome(message, failure, timeout)
+        reason = f"an earlier attempt got no answer, and the last one failed: {failure}"
+    elif failure is not None and not isinstance(failure, RequestTimeoutError):
+        reason = str(failure)
+    message = coerce_outbound(item)
+    error = PublishOutcomeUnknownError(
+        message.subject,
+        msg_id=message.msg_id,
+        timeout=timeout if reason is None else None,
+        reason=reason,
+    )
+    error.__cause__ = failure if isinstance(failure, Exception) else None
+    return error
 
 
 def ask_retry(

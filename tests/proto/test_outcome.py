@@ -54,6 +54,7 @@ LATER = {
 
 # Errors of attempts, with their causes and whether the attempt was sent.
 ERRORS = [
+    (None, Cause.SILENT, True),
     (errors.RequestTimeoutError("a", 1.0), Cause.SILENT, True),
     (errors.NoRespondersError("a"), Cause.NO_STREAM, True),
     (errors.NoStreamResponseError("a"), Cause.NO_STREAM, True),
@@ -133,3 +134,12 @@ class TestCauses:
     def test_of_an_error(self, error, cause, sent):
         """An error tells its cause, and whether the attempt was sent."""
         assert cause_of(error) == (cause, sent)
+
+    @pytest.mark.parametrize(
+        ("error", "cause", "sent"), ERRORS, ids=lambda value: type(value).__name__
+    )
+    def test_of_an_unknown_outcome(self, error, cause, sent):
+        """An error about an unknown outcome has the cause of the error that it came from."""
+        unknown = errors.PublishOutcomeUnknownError("a")
+        unknown.__cause__ = error
+        assert cause_of(unknown) == (cause, sent)

@@ -18,6 +18,8 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import BatchState
 from jetsync._proto.fastingest import FastIngest
 from jetsync._proto.outcome import Again, Cause, Ending, judge
+from jetsync.objects.bucket import Bucket
+from jetsync.objects.info import complete
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_resend import retryable_failure
 from jetsync.publish.future import PublishFuture
@@ -86,9 +88,21 @@ def ending_of(error):
     return Ending.UNKNOWN if unknown else Ending.NOT_STORED
 
 
-def publish(outcomes, retry, *, safe, retries=0):
+def context_of(exchange, retry):
     """
-    Publish one message whose attempts have *outcomes*.
+    Return a context whose requests are calls of *exchange*.
+    """
+    plugins = SimpleNamespace(
+        status=None, enter_publish=None, prepare=None, shared_headers=None, retry=retry
+    )
+    connection = ScriptedContext(ScriptedLane())
+    connection.exchange, connection.closing = exchange, Latch()
+    return SimpleNamespace(connection=connection, plugins=plugins)
+
+
+def ends(outcomes):
+    """
+    Return a function that exchanges requests, which have *outcomes*.
     """
 
     def exchange(*_, **options):
@@ -97,13 +111,22 @@ def publish(outcomes, retry, *, safe, retries=0):
             raise outcome
         return outcome
 
-    plugins = SimpleNamespace(
-        status=None, enter_publish=None, prepare=None, shared_headers=None, retry=retry
-    )
-    connection = SimpleNamespace(exchange=exchange, plugins=plugins, closing=Latch())
-    context = SimpleNamespace(connection=connection, plugins=plugins)
-    deadline = Deadline.after(10)
+    return exchange
+
+
+def run_single(exchange, retry, *, safe, retries=0):
+    """
+    Publish one message by *exchange*.
+    """
+    deadline, context = Deadline.after(10), context_of(exchange, retry)
     return publish_one(context, message(safe=safe), deadline, retries=retries, retry_wait=0.0)
+
+
+def publish(outcomes, retry, *, safe, retries=0):
+    """
+    Publish one message whose attempts have *outcomes*.
+    """
+    return run_single(ends(outcomes), retry, safe=safe, retries=retries)
 
 
 def failure(cause, *, sent):
@@ -284,10 +307,87 @@ def test_without_a_plugin(cause, sent):
         assert len(outcomes) == 1
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_an_answer_that_is_late(wanted):
+    """A plugin is asked about a late answer as about none, but only once."""
+    asked = Asked(int(wanted))
+
+    def exchange(*_, late, ask, **options):
+        assert (ask() is not None) is wanted
+        raise RAISED[Cause.SILENT, True]
+
+    with pytest.raises(errors.PublishOutcomeUnknownError):
+        run_single(exchange, asked.jetsync_retry, safe=True)
+    assert len(asked.errors) == 1 + wanted
+    assert {ending_of(error) for error in asked.errors} == {Ending.UNKNOWN}
+
+
 def test_a_single_message_before_it_was_sent():
     """A connection that is lost before a single message was sent leaves it not stored."""
     for earlier, safe in ((False, False), (False, True), (True, True)):
         check(single, Cause.LOST, sent=False, earlier=earlier, safe=safe)
+
+
+class Documents(Bucket):
+    """
+    An object store whose requests have *outcomes*, and that finds *found* after each of them.
+    """
+
+    __slots__ = ("found", "looks")
+
+    def __init__(self, outcomes, found=None):
+        info = SimpleNamespace(config=SimpleNamespace(name="OBJ_b"))
+        super().__init__(context_of(ends(outcomes), None), "b", info)
+        self.looks, self.found = 0, found
+
+    def last(self, name, deadline, **options):
+        self.looks += 1
+        return self.found
+
+    def check_exists(self, deadline):
+        pass
+
+
+class TestDocuments:
+    @pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_an_attempt(self, cause, sent, earlier):
+        """The store looks whether it has a document if the table asks for another attempt."""
+        bucket = Documents([failure(cause, sent=sent)])
+        rule = judge(cause, sent=sent, earlier=earlier, safe=True)
+        with pytest.raises(errors.JetSyncError) as caught:
+            bucket.store("a", {}, None, Deadline.after(0), earlier=earlier)
+        assert ending_of(caught.value) is rule.ending
+        looks = rule.again in {Again.ASK, Again.LOOK} or cause is Cause.OWN_CONDITION
+        assert bucket.looks == looks
+
+    @pytest.mark.parametrize("cause", [Cause.SILENT, Cause.OWN_CONDITION])
+    def test_a_document_that_is_stored(self, cause):
+        """The put succeeds if the store has the document."""
+        document = {"name": "a", "size": 0, "chunks": 0}
+        found = SimpleNamespace(revision=7, document=complete(document, name="a"))
+        bucket = Documents([failure(cause, sent=True)], found)
+        assert bucket.store("a", document, None, Deadline.after(10)) is found
+
+    @pytest.mark.parametrize("cause", [Cause.SILENT, Cause.OWN_CONDITION])
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_another_document(self, cause, earlier):
+        """If the object has changed, the outcome of an attempt that may be stored is unknown."""
+        found = SimpleNamespace(revision=7, document={})
+        bucket = Documents([failure(cause, sent=True)], found)
+        with pytest.raises(errors.JetSyncError) as caught:
+            bucket.store("a", {}, None, Deadline.after(10), earlier=earlier)
+        rule = judge(cause, sent=True, earlier=earlier, safe=True)
+        assert ending_of(caught.value) is rule.ending
+
+    @pytest.mark.parametrize(
+        ("cause", "sent"), [(Cause.LOST, False), (Cause.LOST, True), (Cause.SILENT, True)]
+    )
+    def test_another_attempt(self, cause, sent):
+        """The store sends a document again that it does not have."""
+        ack = b"", b"", None, b'{"stream":"OBJ_b","seq":1}'
+        bucket = Documents([failure(cause, sent=sent), ack])
+        assert bucket.store("a", {}, None, Deadline.after(10)).revision == 1
 
 
 class BatchRun:
