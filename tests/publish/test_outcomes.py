@@ -15,9 +15,10 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
-from jetsync._proto.batch import BatchState
+from jetsync._proto.batch import BatchState, Part
 from jetsync._proto.fastingest import FastIngest
 from jetsync._proto.outcome import Again, Cause, Ending, judge
+from jetsync._proto.pipeline import Pipeline
 from jetsync.objects.bucket import Bucket
 from jetsync.objects.info import complete
 from jetsync.publish.atomic_attempt import BatchAttempt
@@ -58,6 +59,10 @@ RAISED = {
 }
 
 
+# Longer than any test takes.
+ACK_TIMEOUT = 1000.0
+
+
 class Asked:
     """
     A plugin that wants one more attempt, but only after the first *again* failures.
@@ -66,10 +71,12 @@ class Asked:
     def __init__(self, again):
         self.again = again
         self.errors = []
+        self.elapsed = []
 
     @jetsync.hookimpl
     def jetsync_retry(self, operation, error, attempt):
         self.errors.append(error)
+        self.elapsed.append(operation.elapsed)
         return 0.0 if len(self.errors) <= self.again else None
 
 
@@ -159,7 +166,7 @@ class WindowRun:
         context = ScriptedContext(self.lane, [self.asked])
         self.server = context.server
         context.probe = lambda: None
-        self.window = Window(context, WindowOptions(ack_timeout=20.0), keep_acks=True)
+        self.window = Window(context, WindowOptions(ack_timeout=ACK_TIMEOUT), keep_acks=True)
         self.future = PublishFuture(None, message(safe=safe))
         assert self.window.stage(self.future)
         if earlier:
@@ -307,18 +314,47 @@ def test_without_a_plugin(cause, sent):
         assert len(outcomes) == 1
 
 
+@pytest.mark.parametrize("cause", [Cause.SILENT, Cause.LOST])
+def test_the_reason_of_an_unknown_outcome(cause):
+    """The error gives the timeout after a silence, and otherwise the reason."""
+    with pytest.raises(errors.PublishOutcomeUnknownError) as caught:
+        publish([failure(cause, sent=True)], None, safe=False)
+    error = caught.value
+    assert (error.timeout is None) is (cause is not Cause.SILENT)
+    assert (error.reason is None) is (cause is Cause.SILENT)
+    assert error.__cause__ is failure(cause, sent=True)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("cause", [Cause.SILENT, Cause.LOST])
+def test_the_time_of_a_message(cause, earlier):
+    """It counts from the first failure or, if the first attempt got no answer, from its start."""
+    run = WindowRun(safe=True, earlier=earlier)
+    run.send()
+    run.end(cause)
+    run.result()
+    was_silent = cause is Cause.SILENT and not earlier
+    assert (run.asked.elapsed[-1] >= ACK_TIMEOUT) is was_silent
+
+
 @pytest.mark.parametrize("wanted", [False, True])
-def test_an_answer_that_is_late(wanted):
-    """A plugin is asked about a late answer as about none, but only once."""
+@pytest.mark.parametrize("cause", [Cause.SILENT, Cause.LOST, Cause.REFUSED])
+def test_an_answer_that_is_late(wanted, cause):
+    """
+    A plugin is asked about a late answer. If it wants no other attempt, silence changes nothing.
+    """
     asked = Asked(int(wanted))
 
     def exchange(*_, late, ask, **options):
         assert (ask() is not None) is wanted
-        raise RAISED[Cause.SILENT, True]
+        return ends([failure(cause, sent=True)])()
 
-    with pytest.raises(errors.PublishOutcomeUnknownError):
+    with pytest.raises(errors.JetSyncError) as caught:
         run_single(exchange, asked.jetsync_retry, safe=True)
-    assert len(asked.errors) == 1 + wanted
+    rule = judge(cause, sent=True, earlier=wanted, safe=True)
+    assert ending_of(caught.value) is rule.ending
+    asks = rule.may_repeat_message and (wanted or cause is not Cause.SILENT)
+    assert len(asked.errors) == 1 + asks
     assert {ending_of(error) for error in asked.errors} == {Ending.UNKNOWN}
 
 
@@ -423,7 +459,20 @@ class BatchRun:
         """
         Commit, and return the error.
         """
-        parts = self.attempt.engine.commit((b"a", b"", b"x"))
+        return self.send(self.attempt.engine.commit((b"a", b"", b"x")))
+
+    def add(self):
+        """
+        Send a message before the commit, and return the error.
+        """
+        item = b"a", b"", b"x"
+        self.attempt.engine.add(item)
+        return self.send([Part(1, [item], asks=True)])
+
+    def send(self, parts):
+        """
+        Send *parts*, and return the error.
+        """
         with pytest.raises((errors.JetSyncError, KeyboardInterrupt)) as caught:
             self.attempt.send(parts, Deadline.after(10))
         return caught.value
@@ -454,6 +503,13 @@ class TestBatches:
         rule = judge(cause, sent=sent, earlier=earlier, safe=safe)
         found = batch(cause, sent=sent, earlier=earlier, safe=safe)
         assert found == (rule.ending, rule.may_repeat_batch)
+
+    @pytest.mark.parametrize(("cause", "sent"), CASES)
+    def test_a_message_before_the_commit(self, cause, sent):
+        """Without its commit, a batch is not stored, even if the server may have a message."""
+        run = BatchRun(failure(cause, sent=sent), safe=True)
+        assert ending_of(run.add()) is Ending.NOT_STORED
+        assert run.attempt.engine.state is not BatchState.UNKNOWN
 
     def test_messages_that_were_stored_one_by_one(self):
         """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
@@ -539,6 +595,19 @@ class TestInterrupts:
         run.window.abandon(errors.HandleClosedError("publisher"))
         rule = judge(Cause.INTERRUPTED, sent=sent, earlier=earlier, safe=True)
         assert run.result() == (rule.ending, False)
+
+    def test_a_write_that_is_interrupted(self, monkeypatch):
+        """Messages that were written may be stored, even if they were not recorded."""
+        run = WindowRun(safe=True, earlier=False)
+
+        def interrupt(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Pipeline, "enter", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.window.flush()
+        run.window.abandon(errors.HandleClosedError("publisher"))
+        assert run.result() == (judge(Cause.INTERRUPTED, sent=True).ending, False)
 
     def test_a_call_that_is_interrupted(self):
         """The outcome of messages in flight is unknown after Ctrl-C."""
