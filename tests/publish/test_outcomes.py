@@ -441,7 +441,8 @@ class BatchRun:
         context.streams = SimpleNamespace(batch_limits={})
         context.exchange = self.exchange
         context.router = None
-        context.flush_refusals = lambda deadline: None
+        self.flushes = []
+        context.flush_refusals = self.flushes.append
         context.lane.later = lambda *_: None
         context.lane.post_nowait = lambda *_: None
         self.attempt = BatchAttempt(context, "b", messages, None, None)
@@ -491,8 +492,12 @@ def batch(cause, *, sent, earlier, safe):
             error, run.batch, run.attempt, 1, Deadline.after(10), unknown=earlier
         )
     except errors.JetSyncError as final:
-        return ending_of(final), False
-    return ending_of(found.error), True
+        last, again = final, False
+    else:
+        last, again = found.error, True
+    if state is BatchState.UNKNOWN and not earlier:
+        assert last is error
+    return ending_of(last), again
 
 
 class TestBatches:
@@ -510,6 +515,31 @@ class TestBatches:
         run = BatchRun(failure(cause, sent=sent), safe=True)
         assert ending_of(run.add()) is Ending.NOT_STORED
         assert run.attempt.engine.state is not BatchState.UNKNOWN
+
+    @pytest.mark.parametrize(("cause", "sent"), CASES)
+    def test_other_refusals(self, cause, sent):
+        """If the server refused a message, the batch waits for the refusals of others."""
+        run = BatchRun(failure(cause, sent=sent), safe=True)
+        run.add()
+        assert bool(run.flushes) is (cause is Cause.DENIED and not sent)
+
+    @pytest.mark.parametrize("whole", [False, True])
+    @pytest.mark.parametrize(
+        ("error", "at_once", "no_stream"),
+        [
+            (errors.ConnectionLostError(sent=False), True, False),
+            (errors.ConnectionLostError(), False, False),
+            (errors.DisconnectedError(), False, False),
+            (errors.NoStreamResponseError("a"), False, True),
+            (errors.TemporarilyUnavailableError(), False, True),
+            (errors.TooManyInflightError(), False, False),
+        ],
+    )
+    def test_how_a_batch_is_sent_again(self, whole, error, at_once, no_stream):
+        """A batch goes at once after a loss before it was sent, and some others as often as set."""
+        attempt, deadline = SimpleNamespace(whole=whole), Deadline.after(1000)
+        found = retryable_failure(error, None, attempt, 1, deadline, unknown=False)
+        assert (found.at_once, found.no_stream) == (at_once and whole, no_stream)
 
     def test_messages_that_were_stored_one_by_one(self):
         """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
