@@ -19,8 +19,10 @@ from jetsync._proto.batch import BatchState, Part
 from jetsync._proto.fastingest import FastIngest
 from jetsync._proto.outcome import Again, Cause, Ending, judge
 from jetsync._proto.pipeline import Pipeline
+from jetsync._proto.puback import parse_ack
 from jetsync.objects.bucket import Bucket
 from jetsync.objects.info import complete
+from jetsync.objects.upload import Chunk, Upload
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_resend import retryable_failure
 from jetsync.publish.future import PublishFuture
@@ -369,19 +371,20 @@ class Documents(Bucket):
     An object store whose requests have *outcomes*, and that finds *found* after each of them.
     """
 
-    __slots__ = ("found", "looks")
+    __slots__ = ("checks", "found", "looks")
 
     def __init__(self, outcomes, found=None):
         info = SimpleNamespace(config=SimpleNamespace(name="OBJ_b"))
         super().__init__(context_of(ends(outcomes), None), "b", info)
-        self.looks, self.found = 0, found
+        self.looks = self.checks = 0
+        self.found = found
 
     def last(self, name, deadline, **options):
         self.looks += 1
         return self.found
 
     def check_exists(self, deadline):
-        pass
+        self.checks += 1
 
 
 class TestDocuments:
@@ -396,6 +399,7 @@ class TestDocuments:
         assert ending_of(caught.value) is rule.ending
         looks = rule.again in {Again.ASK, Again.LOOK} or cause is Cause.OWN_CONDITION
         assert bucket.looks == looks
+        assert bucket.checks == (cause is Cause.NO_STREAM)
 
     @pytest.mark.parametrize("cause", [Cause.SILENT, Cause.OWN_CONDITION])
     def test_a_document_that_is_stored(self, cause):
@@ -424,6 +428,20 @@ class TestDocuments:
         ack = b"", b"", None, b'{"stream":"OBJ_b","seq":1}'
         bucket = Documents([failure(cause, sent=sent), ack])
         assert bucket.store("a", {}, None, Deadline.after(10)).revision == 1
+
+
+@pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
+def test_a_chunk(cause, sent):
+    """A chunk is sent again when the table says so. Otherwise the put fails with its error."""
+    put, chunk, found = object.__new__(Upload), Chunk(0, None, 1), failure(cause, sent=sent)
+    put._nuid, put._subject = "n", "s"
+    if not isinstance(found, errors.JetSyncError):
+        found = errors.ProtocolError("x") if cause is Cause.UNREADABLE else parse_ack(found[3])
+    error = put._failure(chunk, found)
+    rule = judge(cause, sent=sent, safe=True)
+    assert chunk.is_final is not rule.may_repeat_batch
+    assert error is found if chunk.is_final else ending_of(error) is rule.ending
+    assert not isinstance(error, errors.NoRespondersError)
 
 
 class BatchRun:

@@ -341,6 +341,26 @@ class TestCuts:
         assert info.nuid == caught.value.nuid
         assert observer.get_bytes(info.name) == DATA
 
+    @pytest.mark.parametrize("failure", [jetsync.PublishOutcomeUnknownError("x"), Stop()])
+    def test_a_removed_document_stays_removed(self, observer, js, monkeypatch, failure):
+        """If another client removes an object whose put has no answer, it is not stored again."""
+        observer.put("a", OLD)
+        observer.delete("a")
+        store = js.object_store(observer.bucket)
+        publish = bucket.publish_one
+
+        def lose_answer(*arguments, **options):
+            monkeypatch.undo()
+            publish(*arguments, **options)
+            observer.delete("a")
+            observer.purge_deletes(0)
+            raise failure
+
+        monkeypatch.setattr(bucket, "publish_one", lose_answer)
+        with pytest.raises(type(failure)):
+            store.put("a", DATA)
+        check(observer, None)
+
     def test_a_silent_server_ends_a_put_in_time(self, store, observer, monkeypatch):
         """If no acknowledgement arrives, a put fails after its timeout."""
         store, proxy = store
