@@ -59,7 +59,7 @@ class Named:
     """
     Replaces the errors of a stream by those of its object store.
 
-    Not a function with ``contextlib.contextmanager``, because each put needs five of them.
+    Not a function with ``contextlib.contextmanager``, because each put enters it four times.
     """
 
     __slots__ = ("_name",)
@@ -84,18 +84,19 @@ class Bucket:
     The state that all handles of one object store share. Thread-safe.
     """
 
-    __slots__ = ("context", "indexed", "name", "stream")
+    __slots__ = ("_named", "context", "indexed", "name", "stream")
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name: str = name
         self.context: Context = context
         self.stream: Stream = Stream(context, info)
+        self._named = Named(name)
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
 
     def named(self) -> Named:
         """Replace the errors of the stream by those of the object store."""
-        return Named(self.name)
+        return self._named
 
     def check_exists(self, deadline: Deadline) -> None:
         """

@@ -155,7 +155,7 @@ class Put:
             self._undo(error)
             raise
         try:
-            stored = self._commit(self._deadline())
+            stored = self._commit(Deadline.after(self._seconds))
         except errors.PublishOutcomeUnknownError as error:
             # The document may be stored, and it needs the chunks.
             _leave(error, self._nuid)
@@ -170,28 +170,25 @@ class Put:
         bucket.drop_chunks(self._old, cleanup(self._seconds))
         return stored
 
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._seconds)
-
     def _send(self) -> None:
         upload, read = self._upload, self._source.read
         started = time.monotonic()
-        while size := read(buffer := upload.buffer()):
-            self._hash.update(buffer[:size])
+        while size := read((slot := upload.slot()).data):
+            self._hash.update(slot.data[:size])
             # The old document is read next, so that one wait covers the answers to both.
-            upload.add(size, more=not self._has_read)
+            upload.add(slot, size, more=not self._has_read)
             self._read_old()
             now = time.monotonic()
             self._paused |= now - started > LONG_PAUSE
             started = now
-            if size < len(buffer) or upload.given == self._source.size:
+            if size < len(slot.data) or upload.given == self._source.size:
                 break
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()
 
     def _read_old(self) -> None:
         if not self._has_read:
-            self._old = self._bucket.last(self._name, self._deadline(), leader=True)
+            self._old = self._bucket.last(self._name, Deadline.after(self._seconds), leader=True)
             self._has_read = True
 
     def _check_expected(self) -> None:
@@ -230,7 +227,7 @@ class Put:
             return self._bucket.stream.info(subjects_filter=subject, timeout=deadline.remaining())
 
         with self._bucket.named():
-            state = connected(self._bucket.context, read, self._deadline()).state
+            state = connected(self._bucket.context, read, Deadline.after(self._seconds)).state
         if state.subjects.get(subject, 0) != self._upload.count:
             raise errors.ObjectCorruptedError(
                 self._bucket.name,

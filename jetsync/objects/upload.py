@@ -146,26 +146,21 @@ class Upload:
         self._bucket = bucket
         self._nuid = nuid
         self._subject = chunks_of(bucket.name, nuid)
-        self._target = self._subject.encode()
         self._seconds = seconds
         self._chunk_size = chunk_size
-        # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
-        self._limit = max(WINDOW - chunk_size, 1)
         self._on_progress = on_progress
         self._total = total
         self._hooks = BulkHooks(context.plugins)
         self._tally = Tally()
         self._connection = context.connection
-        frames.check_subject(self._target, self._connection.inbox)
+        frames.check_subject(self._subject.encode(), self._connection.inbox)
         # In a forked child, the calls of this put raise.
         self._session = self._connection.session
-        self._lane = self._session.lane
         # Chunks that are not confirmed, and those of them that have no answer yet; both in order.
         self._open: deque[Chunk] = deque()
         self._in_flight: deque[Chunk] = deque()
-        # The slots of confirmed chunks, and that of the next one.
+        # The slots of confirmed chunks.
         self._free: list[Slot] = []
-        self._next: Slot | None = None
         self._failed = False
         self._pause = FIRST_PAUSE
         # Why chunks were sent again last, if none was confirmed since.
@@ -194,27 +189,23 @@ class Upload:
             name="put", messages=None, window=MOST_CHUNKS, timeout=self._seconds
         )
 
-    def buffer(self) -> memoryview:
-        """Return where the data of the next chunk belongs, before :meth:`add`."""
-        if self._next is None:
-            self._next = self._free.pop() if self._free else self._slot()
-        return self._next.data
-
-    def _slot(self) -> Slot:
+    def slot(self) -> Slot:
+        """Return memory for the next chunk."""
+        if self._free:
+            return self._free.pop()
         room = len(self._subject) + len(self._connection.inbox) + HEAD_ROOM
         return Slot(room, self._chunk_size)
 
-    def add(self, size: int, *, more: bool = False) -> None:
+    def add(self, slot: Slot, size: int, *, more: bool = False) -> None:
         """
-        Send the next chunk of *size* bytes, and wait until there is room for another one.
+        Send the next chunk, and wait until there is room for another one.
 
         Args:
+            slot: Its memory.
             size: Its bytes.
             more: Whether the caller sends a request next, with which a small chunk can be sent.
         """
         self._moved = time.monotonic()
-        slot, self._next = self._next, None
-        assert slot is not None
         chunk = Chunk(self.count, slot, size)
         self.count += 1
         self.given += size
@@ -223,9 +214,11 @@ class Upload:
             self._send(chunk, more=more)
         # A slow source may never fill the window.
         self._settle()
-        if self._has(self._limit, MOST_CHUNKS):
+        # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
+        limit = max(WINDOW - self._chunk_size, 1)
+        if self._has(limit, MOST_CHUNKS):
             # Waiting for each ack would wake this thread once for each chunk.
-            while self._has(self._limit // 2 + 1, MOST_CHUNKS // 2 + 1):
+            while self._has(limit // 2 + 1, MOST_CHUNKS // 2 + 1):
                 self._proceed()
         while self._failed:
             self._proceed()
@@ -240,7 +233,7 @@ class Upload:
         while self._open:
             self._proceed()
         # Raises in a forked child, which must not describe the object of its parent.
-        self._lane.check()
+        self._session.lane.check()
 
     def close(self) -> None:
         """Forget the chunks in flight, and report to the plugins."""
@@ -281,7 +274,7 @@ class Upload:
             )
         else:
             # Written here, because the encoder takes as long as the rest.
-            target = self._target
+            target = self._subject.encode()
             header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % self._msg_id(chunk).encode()
             self._connection.check_size(len(header) + chunk.size)
         chunk.sequence = chunk.error = None
@@ -339,7 +332,7 @@ class Upload:
             return True
         request = self._in_flight[0].request
         assert request is not None
-        return self._lane.wait(request, Deadline(until, self._seconds))
+        return self._session.lane.wait(request, Deadline(until, self._seconds))
 
     def _give_up(self, seconds: float) -> None:
         """Note that the chunks in flight failed that got no answer in so many seconds."""
@@ -463,7 +456,7 @@ class Upload:
             )
         context.connection.closing.wait(self._pause)
         self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
-        self._lane.outbox.wait_open(Deadline.after(left))
+        self._session.lane.outbox.wait_open(Deadline.after(left))
         # Those before them are confirmed, so none of these is in its place.
         for chunk in chunks:
             if chunk.sequence is not None:
