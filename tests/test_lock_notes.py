@@ -101,7 +101,7 @@ def test_classes_are_found():
     """
     names = {each.name for each in NOTED}
 
-    assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "Staging"}
+    assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "Stage"}
     assert names >= {"Consumption", "HandlerPool", "MessageBatch", "Reading", "Watch"}
     assert names >= {"Connection", "Lane", "Outbox", "Session", "Signal"}
 

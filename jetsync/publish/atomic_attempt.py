@@ -23,7 +23,7 @@ from jetsync._proto.frames import hpub
 from jetsync._proto.outcome import Cause, Ending, cause_of, judge
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.staging import MOST_STAGED, SMALL, STAGING_PAUSE
+from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:

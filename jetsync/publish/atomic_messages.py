@@ -14,7 +14,7 @@ from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
-from jetsync.publish.staging import MOST_STAGED_BYTES, SMALL
+from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL

@@ -148,15 +148,6 @@ class Encoder:
         length = len(header)
         return self._hpub % (target, prefix, number, length, length + size, header, payload)
 
-    def form(self, prefix: bytes) -> bytes:
-        """
-        Return the format of the frames of messages without headers: subject, number, size, payload.
-
-        Args:
-            prefix: As for :meth:`frame`.
-        """
-        return b"PUB %%b %b%%d%b %%d\r\n%%b\r\n" % (prefix.replace(b"%", b"%%"), self._suffix)
-
     def frames(
         self,
         items: Iterable[Any],

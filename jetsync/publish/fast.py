@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -155,7 +154,6 @@ class FastPublisher:
     # Locks: the publisher turn, that of `_link`, protects it and its engine, also during waits.
     # `add` stages small messages without it. Plugins, `on_gap` and iterables of the user run
     # without it.
-    # The staging lock of `_staging` protects `_callback_errors`.
 
     __reduce__ = refuse_copy
 
@@ -171,12 +169,13 @@ class FastPublisher:
             self._hooks = BatchHooks(plugins)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(context, options)
-        self._staging, self._ledger = link.staging, link.ledger
+        self._ledger = link.ledger
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and self._hooks is None
-        # The known subjects of messages that `add` may stage without a further step.
-        self._targets = link.stream.encoder.targets if self._is_plain else {}
-        self._callback_errors = 0
+        # Stages what `add` may stage without a further step.
+        self._stage = link.stage.stage if self._is_plain else _refuse
+        # One for each error of `on_gap`. Appending is one step, and `+=` would not be.
+        self._callback_errors: list[None] = []
         self._connection.writers.add(self)
         link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
         disown(self._lane.later, self)
@@ -228,7 +227,7 @@ class FastPublisher:
             pending=added - ledger.acknowledged - ledger.lost,
             flow=engine.flow,
             pings=engine.pings + self._link.quiet_pings,
-            callback_errors=self._callback_errors,
+            callback_errors=len(self._callback_errors),
         )
 
     def add(
@@ -277,18 +276,13 @@ class FastPublisher:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
-        staging = self._staging
         if (
-            type(data) is bytes
-            and len(data) <= staging.small
-            and type(subject) is str
-            and headers is None
+            headers is None
             and msg_id is None
             and ttl is None
             and expect is None
             and timeout is None
-            and (target := self._targets.get(subject)) is not None
-            and (number := staging.stage(target, data))
+            and (number := self._stage(subject, data))
         ):
             return number
         self._lane.check()
@@ -300,18 +294,12 @@ class FastPublisher:
         if not self._is_plain:
             item = self._prepared(item)
             subject = subject_of(item)
-        encoder = self._link.stream.encoder
-        if staging.places > 0 and type(subject) is str and subject in encoder.targets:
-            encoded = encoder.encode(item)
-            target, header, payload, _ = encoded
-            if len(header) + len(payload) <= staging.small:
-                frame = partial(encoder.framed, encoded) if header else None
-                number = staging.stage(target, payload, frame)
-                if number:
-                    if encoder.has_ttl:
-                        self._raised_ttls.check((item,))
-                    return number
-        number = self._call(self._link.add, deadline, item)
+        encoder, stage, number = self._link.stream.encoder, self._link.stage, 0
+        if stage.places > 0 and type(subject) is str and subject in encoder.targets:
+            _, header, payload, _ = encoder.encode(item)
+            number = stage.stage(subject, payload, header)
+        if not number:
+            number = self._call(self._link.add, deadline, item)
         if encoder.has_ttl:
             self._raised_ttls.check((item,))
         return number
@@ -551,9 +539,13 @@ class FastPublisher:
                 try:
                     on_gap(event)
                 except Exception:
-                    with self._staging.lock:
-                        self._callback_errors += 1
+                    self._callback_errors.append(None)
                     _logger.exception("callback_failed")
+
+
+def _refuse(_subject: object, _data: object) -> int:
+    """Stage nothing, because the message may have to be changed."""
+    return 0
 
 
 def _next_size(size: int, seconds: float, chunk: list[Any]) -> int:

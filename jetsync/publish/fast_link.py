@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import refuse_reentry
 from jetsync._base.turn import Turn, refuse_request
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
+    OP_APPEND,
     OP_COMMIT,
     OP_END,
     OP_PING,
@@ -32,7 +32,7 @@ from jetsync._proto.fastingest import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
-from jetsync.publish.staging import MOST_STAGED, SMALL, Staging
+from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, SMALL, STAGING_PAUSE, Stage
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ _UNANSWERED: Final = (Phase.STARTING, Phase.COMMITTING)
 
 class Answers(Mailbox):
     """
-    The answers to one publisher. Each arrival stops the staging, so that the next call reads it.
+    The answers to one publisher. Each arrival stops the stage, so that the next call reads it.
     """
 
-    def __init__(self, interest: bytes, staging: Staging) -> None:
+    def __init__(self, interest: bytes, stage: Stage) -> None:
         super().__init__(interest, collect_denials=True, while_closing=True)
-        self._staging = staging
+        self._stage = stage
 
     def wake(self) -> None:
         """Have the next call look at what arrived, and wake the waiting thread."""
-        self._staging.is_stopped = True
+        self._stage.stop()
         self.signal.set()
 
 
@@ -79,11 +79,12 @@ class FastLink:
     """
     Drives the engine of one fast publisher.
 
-    Other threads may stage messages in *staging* between two calls.
+    Other threads may stage messages in *stage* between two calls. While they may, or a staged
+    message waits, the loop thread looks every :data:`STAGING_PAUSE` seconds for messages to send.
     """
 
     # Threads: those that have the turn of the publisher. Any thread calls `wake`, `stop` and, if it
-    # collects the publisher, `drop`. The loop thread calls `_drop` and `_keep_alive`.
+    # collects the publisher, `drop`. The loop thread calls `_tick`, `_drop` and `_keep_alive`.
     # Locks: the publisher turn, `turn`, protects the link and its engine, also during waits.
 
     def __init__(self, context: Context, options: FastOptions) -> None:
@@ -100,11 +101,17 @@ class FastLink:
             gap_ok=options.gap == "ok",
         )
         self.ledger: Final = self.engine.ledger
-        self.staging: Final = Staging(context.lane)
-        self._box = Answers(inbox + b".>", self.staging)
+        self.stream: Final = FastStream(context)
+        self.stage: Final = Stage(self.stream.encoder.targets, SUFFIX[OP_APPEND])
+        self._box = Answers(inbox + b".>", self.stage)
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
-        self.stream: Final = FastStream(context)
+        # The connection of the batch.
+        self.epoch = 0
+        # Whether `_tick` is going to run.
+        self._ticks = False
+        # Whether a call has written since the last tick.
+        self._has_written = False
         # The key of the batch in `_batches`, while the server may still refuse its messages.
         self._key: Final = self.engine.batch_id
         self._batches = connection.refusals.batches
@@ -127,7 +134,7 @@ class FastLink:
     @property
     def added(self) -> int:
         """The number of messages added; any thread."""
-        return max(self.ledger.sent, self.staging.last)
+        return max(self.ledger.sent, self.stage.last)
 
     # Calls.
 
@@ -138,14 +145,7 @@ class FastLink:
         Any error that is not a JetSyncError counts as an interrupt. The next call notices that, and
         ends the batch.
         """
-        staging = self.staging
-        # A signal handler may have interrupted the thread that stages.
-        refuse_reentry(staging.lock)
-        with staging.lock:
-            # Other threads that stage messages wait for the turn.
-            staging.places = 0
-        if staging.last > self.ledger.sent:
-            self.ledger.staged(staging.last)
+        self._close_stage()
         if self.is_unfinished:
             self.engine.interrupted()
         return self.turn.step(work, *arguments)
@@ -162,23 +162,20 @@ class FastLink:
 
     def add(self, item: Any, deadline: Deadline) -> int:
         """Stage one message as soon as there is room, and return its number."""
-        engine, staging, stream = self.engine, self.staging, self.stream
+        engine, stage, stream = self.engine, self.stage, self.stream
         stream.deadline = deadline
-        staging.is_stopped = False
         while self._make_room(1, deadline):
-            if staging.is_full and not self._write(b"", 0, deadline):
+            is_full = stage.count >= MOST_STAGED or stage.size >= MOST_STAGED_BYTES
+            if is_full and not self._write(b"", 0, deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
             engine.claim(1, time.monotonic(), subject_of(item))
-            staging.add([frame])
+            stage.append(frame)
             break
         else:
             self._start(item, deadline)
-        staging.last = number = self.ledger.sent
-        staging.small = min(SMALL, stream.encoder.limit)
-        if not self.closed and self._lane.outbox.reason is None:
-            staging.places = min(engine.room, MOST_STAGED - len(staging.frames))
-        return number
+        self._open_stage()
+        return self.ledger.sent
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
         """Send the first of *items* in one write, and return how many were sent."""
@@ -245,20 +242,74 @@ class FastLink:
         """
         Write the staged messages and *count* claimed ones; return False if the connection is lost.
         """
-        staging = self.staging
-        staged = staging.take() if staging.frames else []
+        stage = self.stage
+        staged = stage.take()
         try:
-            self._lane.write(
-                b"".join([*staged, block]), deadline, staging.epoch, while_closing=True
-            )
+            self._lane.write(staged + block, deadline, self.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self.engine.unclaim(count)
             self._lose_connection()
             return False
         except _NOT_SENT:
             self.engine.unclaim(count)
-            staging.add(staged)
             raise
+        stage.written()
+        self._has_written = True
+        return True
+
+    # Staging.
+
+    def _open_stage(self) -> None:
+        """Let other threads stage messages while there is room."""
+        stage = self.stage
+        if not self._ticks:
+            # Before the stage is open, which needs the ticks.
+            self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
+            self._ticks = True
+        places = min(self.engine.room, MOST_STAGED - stage.count)
+        stage.allow(self.ledger.sent, places, min(SMALL, self.stream.encoder.limit))
+        if self.closed or self._box.ready or self._lane.outbox.reason is not None:
+            stage.stop()
+
+    def _close_stage(self) -> None:
+        """Have other threads wait for the turn, and count the messages that they have staged."""
+        self.ledger.staged(self.stage.close())
+        self._forget_interrupted()
+
+    def _forget_interrupted(self) -> None:
+        """Forget what an interrupted call has taken, because it may have written that."""
+        if self.turn.unfinished:
+            self.stage.written()
+
+    def _tick(self) -> None:
+        """Send the messages that no call has sent; loop thread."""
+        if not self.turn.attempt(self._send_staged):
+            # The call that has the turn may leave messages.
+            self._lane.later(STAGING_PAUSE, self._tick)
+
+    def _send_staged(self) -> None:
+        """Send what was staged, and look again after a pause unless nothing was."""
+        stage = self.stage
+        # Calls that add one message after another send full blocks. Sending smaller ones here, and
+        # starting the ticks for each block, cost a tenth of the CPU of such a program.
+        if self._has_written:
+            self._has_written = False
+        elif stage.close_if_empty() or not self._send():
+            self._ticks = False
+            return
+        self._lane.later(STAGING_PAUSE, self._tick)
+
+    def _send(self) -> bool:
+        """Send what was staged if that is possible at once; return False if it never will be."""
+        stage = self.stage
+        self._forget_interrupted()
+        try:
+            if self._lane.outbox.write_nowait(stage.take(), self.epoch):
+                stage.written()
+        except errors.TransportError:
+            # The connection is lost. The publisher reports the messages as lost.
+            stage.stop()
+            return False
         return True
 
     def _await_commit(self, item: Any, deadline: Deadline) -> None:
@@ -291,11 +342,10 @@ class FastLink:
         if self._box.ready:
             self.receive()
         stream = self.stream
-        self.staging.epoch = stream.look_up(subject, deadline)
+        self.epoch = stream.look_up(subject, deadline)
         assert stream.known is not None
         self.engine.open(stream.known.name)
-        self.staging.prefix = prefix = self.engine.prefix
-        self.staging.form = stream.encoder.form(prefix)
+        self.stage.begin(self.engine.prefix)
         if self.added_before is None:
             self.added_before = 0
             self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
@@ -383,7 +433,7 @@ class FastLink:
             deadline: Deadline of the call.
             item: The message of the commit that may have to be sent again.
         """
-        if self.staging.frames:
+        if self.stage.count:
             # The server answers only what it gets.
             self._write(b"", 0, deadline)
             return True
@@ -404,8 +454,6 @@ class FastLink:
         # Read first, so that every answer that arrived before the loss is processed before the
         # loss.
         lost, failure = box.take_lost(), box.failure
-        # From here on, each arrival stops the staging again.
-        self.staging.is_stopped = False
         now = time.monotonic()
         box.interrupted = False
         while box.frames:
@@ -416,7 +464,7 @@ class FastLink:
                     # The first message is sent alone.
                     self._batches.pop(self._key, None)
                 engine.denied(denial)
-        if lost and lost >= self.staging.epoch:
+        if lost and lost >= self.epoch:
             self._lose_connection()
         if failure is not None:
             engine.closed(failure)
@@ -444,12 +492,12 @@ class FastLink:
             op = OP_END
         block = self._frame(op, seq, item)
         try:
-            self._lane.write(block, deadline, self.staging.epoch, while_closing=True)
+            self._lane.write(block, deadline, self.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self._lose_connection()
 
     def _lose_connection(self) -> None:
-        self.engine.lost_connection(self._lane.why_lost(self.staging.epoch))
+        self.engine.lost_connection(self._lane.why_lost(self.epoch))
 
     # Ending.
 
@@ -470,7 +518,7 @@ class FastLink:
             self.receive()
         self.raised = True
         self.abandon()
-        why = self._lane.why_lost(self.staging.epoch)
+        why = self._lane.why_lost(self.epoch)
         if why is not None and failure.__cause__ is None:
             # Also if it is about messages that did not arrive.
             raise failure from errors.ConnectionLostError(reason=why)
@@ -484,8 +532,9 @@ class FastLink:
 
     def _send_end(self, seq: int) -> None:
         """Send the staged messages, and end the batch after them; never waits."""
-        block = b"".join([*self.staging.take(), self._frame(OP_END, seq)])
-        self._lane.post_nowait(block, self.staging.epoch)
+        block = self.stage.take() + self._frame(OP_END, seq)
+        self._lane.post_nowait(block, self.epoch)
+        self.stage.written()
 
     def drop(self) -> bool:
         """End the batch of a garbage-collected publisher, and return whether it was open."""
@@ -496,7 +545,7 @@ class FastLink:
         return self.engine.phase is Phase.OPEN
 
     def _drop(self) -> None:
-        self.ledger.staged(self.staging.last)
+        self._close_stage()
         self.abandon()
 
     def stop(self) -> None:
@@ -513,7 +562,7 @@ class FastLink:
     def unsubscribe(self) -> None:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
-        self.staging.is_stopped = True
+        self.stage.stop()
         if self._key in self._batches and self.engine.phase is not Phase.DONE:
             for subject in list(self.stream.encoder.targets.values()):
                 self._connection.refusals.add(subject)
@@ -540,6 +589,6 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     # An interrupted call leaves a batch that the server may drop.
     if added == link.added_before and link.ping_block and not link.is_unfinished:
         link.quiet_pings += 1
-        lane.post_nowait(link.ping_block, link.staging.epoch)
+        lane.post_nowait(link.ping_block, link.epoch)
     link.added_before = added
     lane.later(PING_AFTER, _keep_alive, lane, reference)

@@ -19,7 +19,7 @@ from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
 from jetsync.publish.atomic_messages import BatchMessages, Wire
 from jetsync.publish.atomic_options import AtomicOptions
-from jetsync.publish.staging import MOST_STAGED_BYTES
+from jetsync.publish.stage import MOST_STAGED_BYTES
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
 

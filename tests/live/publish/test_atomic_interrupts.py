@@ -23,7 +23,7 @@ from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.staging import SMALL
+from jetsync.publish.stage import SMALL
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""

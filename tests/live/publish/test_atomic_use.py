@@ -23,7 +23,7 @@ from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.staging import MOST_STAGED, SMALL, STAGING_PAUSE
+from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE
 from jetsync.testing import HookRecorder
 
 OPEN_BATCHES = 50

@@ -4,6 +4,7 @@ Fast ingest: messages in flight, threads, and long batches.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -17,8 +18,10 @@ import pytest
 import jetsync
 from helpers.fast_publishers import fast, stored_in, subscriptions
 from helpers.forks import fork
+from helpers.interrupts import handled_at
 from helpers.streams import fast_stream
 from helpers.waiting import blocked, eventually, timed
+from jetsync._base.deadline import Deadline
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.encode import Encoder
 
@@ -236,7 +239,7 @@ class TestStaging:
         eventually(lambda: stream.info().state.messages == 150)
         assert publisher.statistics().pings == 0
         # The loop has stopped, and starts again.
-        eventually(lambda: not publisher._link.staging.is_armed)
+        eventually(lambda: not publisher._link.stage.places)
         publisher.add(f"{stream.name}.a", b"150")
         eventually(lambda: stream.info().state.messages == 151)
         assert publisher.commit().size == 151
@@ -258,52 +261,93 @@ class TestStaging:
 
     def test_signal_handler(self, js, stream):
         """
-        A signal handler that interrupts ``add`` cannot use the publisher, and changes nothing.
+        A call of a signal handler that interrupts ``add`` at any step is refused or has its effect.
+        """
+        subject, stored = f"{stream.name}.a", {}
+        publisher = fast(js)
+        publisher.add(subject, b"0")
+
+        def add(data):
+            stored[publisher.add(subject, b"%d" % data)] = data
+
+        def handler():
+            with contextlib.suppress(jetsync.CallInSignalHandlerError):
+                add(-1)
+
+        # A large message takes the turn.
+        for data in (1, 10**600):
+            ended, steps = False, itertools.count(1)
+            while not ended:
+                ended, _ = handled_at(next(steps), lambda data=data: add(data), handler)
+        assert publisher.commit().size == len(stored) + 1
+        assert stored_in(stream) == [0, *(stored[number] for number in sorted(stored))]
+
+    def test_the_loop_sends_what_calls_leave(self, js, stream, monkeypatch):
+        """
+        The loop does not wait for a call of another thread, and sends what that call leaves.
+        """
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        link, ticks, done = publisher._link, [], threading.Event()
+        tick = link._tick
+        monkeypatch.setattr(link, "_tick", lambda: (ticks.append(None), tick()))
+
+        def leave():
+            link.call(link.add, (f"{stream.name}.a", b"1"), Deadline.after(20))
+            return done.wait(20)
+
+        with ThreadPoolExecutor(1) as pool:
+            turn = pool.submit(link.turn.run, Deadline.after(20), leave)
+            eventually(lambda: len(ticks) >= 5)
+            assert publisher._link.stage.count == 1
+            done.set()
+            assert turn.result(20)
+        eventually(lambda: stream.info().state.messages == 2)
+        assert publisher.commit().size == 2
+
+    def test_the_loop_tries_again_if_nothing_can_be_written(self, js, stream, monkeypatch):
+        """
+        If the connection accepts no bytes at the moment, the staged messages are sent later.
         """
         subject = f"{stream.name}.a"
         publisher = fast(js)
         publisher.add(subject, b"0")
-        staging = publisher._link.staging
-        refused = []
+        outbox, refused = publisher._link._lane.outbox, []
+        write = outbox.write_nowait
 
-        class Interrupted(list):
-            def append(self, frame):
-                for call in (lambda: publisher.add(subject, b"x"), publisher.commit):
-                    with pytest.raises(jetsync.CallInSignalHandlerError) as caught:
-                        call()
-                    refused.append(caught.value)
-                super().append(frame)
+        def write_nowait(block, epoch):
+            if len(refused) < 3:
+                refused.append(block)
+                return False
+            return write(block, epoch)
 
-        staging.frames = Interrupted()
-        assert publisher.add(subject, b"1") == 2
-        assert len(refused) == 2
-        for number in range(2, 5):
-            publisher.add(subject, b"%d" % number)
-        assert publisher.commit().size == 5
-        assert stored_in(stream) == list(range(5))
+        monkeypatch.setattr(outbox, "write_nowait", write_nowait)
+        publisher.add(subject, b"1")
+        publisher.add(subject, b"2")
+        eventually(lambda: stream.info().state.messages == 3)
+        assert len(refused) == 3
+        assert publisher.commit().size == 3
+        assert stored_in(stream) == [0, 1, 2]
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     def test_forked_child(self, js, stream):
         """
-        A forked child stages nothing, even if another thread was staging at the moment of the fork.
+        A forked child stages nothing.
         """
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
-        staging = publisher._link.staging
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(staging.lock.acquire).result()
-            child = fork()
-            if not child:
-                status = 1
-                try:
-                    publisher.add(f"{stream.name}.a", b"1")
-                except jetsync.ForkedProcessError:
-                    status = 0
-                finally:
-                    os._exit(status)
-            pool.submit(staging.lock.release).result()
+        publisher.add(f"{stream.name}.a", b"1")
+        child = fork()
+        if not child:
+            status = 1
+            try:
+                publisher.add(f"{stream.name}.a", b"2")
+            except jetsync.ForkedProcessError:
+                status = 0
+            finally:
+                os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert publisher.commit().size == 1
+        assert publisher.commit().size == 2
 
 
 class TestQuiet:

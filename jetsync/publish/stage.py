@@ -1,0 +1,188 @@
+"""
+Staging: small messages get their numbers and wait, until they are written together.
+
+A call that takes a turn and writes costs about 3 us, and staging costs a fifth of it. Any thread
+may stage a message, without the turn of the publisher. A call that has the turn writes the staged
+messages before it waits, or when they fill a block. Otherwise, the loop thread writes them after a
+short pause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jetsync._base.locks import refuse_reentry, short_lock, use_if_free
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping
+
+# A block of staged messages is complete at this many messages or bytes. With 128-byte messages,
+# half as many cost a sixth more CPU. With more, the server idles meanwhile.
+MOST_STAGED: Final = 128
+MOST_STAGED_BYTES: Final = 64 << 10
+
+# The largest message that is staged: bytes of headers and payload together.
+SMALL: Final = MOST_STAGED_BYTES // MOST_STAGED
+
+# Seconds between two sends of the loop thread. If the last write of an atomic batch is older than
+# this, the next message is written at once.
+STAGING_PAUSE: Final = 0.002
+
+
+class Stage:
+    """
+    Numbers messages, and keeps their frames until they are written.
+
+    The owner opens it for some messages and closes it before it changes anything. A message has its
+    number from the moment in which it is staged. An exception of a signal handler, at any step,
+    leaves it staged with its number, or not staged.
+
+    Args:
+        targets: The known subjects, as bytes. The owner may add some, and drop all.
+        suffix: The end of each reply subject, after the number.
+    """
+
+    # Threads: any for `stage` and `stop`, the loop thread for `take`, `written` and
+    # `close_if_empty`, and for the rest those that have the turn of the publisher, as does the loop
+    # thread.
+    # Locks: the staging lock, `_lock`, protects `places`, and the end of `_frames` while there are
+    # places. `stop` sets `_is_stopped` without it.
+
+    __slots__ = (
+        "_before", "_form", "_frames", "_header_form", "_is_stopped", "_lock", "_prefix", "_small",
+        "_start", "_suffix", "_taken", "_targets", "places", "size",
+    )  # fmt: skip
+
+    def __init__(self, targets: Mapping[str, bytes], suffix: bytes, /) -> None:
+        self._targets = targets
+        self._suffix = suffix.replace(b"%", b"%%")
+        # Held for a few steps only, so waiting for it needs no deadline.
+        self._lock: threading.RLock = short_lock()
+        # Set while the owner has to make a call that reads what has arrived.
+        self._is_stopped = False
+        self.begin(b"")
+
+    def begin(self, prefix: bytes, /) -> None:
+        """Close, forget all messages, and let reply subjects begin with *prefix*."""
+        start = b"%b%%d%b" % (prefix.replace(b"%", b"%%"), self._suffix)
+        self._form = b"PUB %%b %b %%d\r\n%%b\r\n" % start
+        self._header_form = b"HPUB %%b %b %%d %%d\r\n%%b%%b\r\n" % start
+        self._small = 0
+        # Frames, and the arguments of `_form`. Making many frames at once costs a third less than
+        # making each one when its message is staged.
+        self._frames: list[bytes | tuple[bytes, int, int, bytes]] = []
+        # Those before `_start` were written, and those before `_taken` were taken.
+        self._start = self._taken = 0
+        # The number of the message before the first frame. The place of a frame decides the number,
+        # so staging changes only the list.
+        self._before = 0
+        # How many more messages may be staged, a hint for other threads.
+        self.places: int = 0
+        # Bytes of the frames that the owner has appended and not written. Staged messages are too
+        # small to count.
+        self.size: int = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the last message."""
+        return self._before + len(self._frames)
+
+    @property
+    def count(self) -> int:
+        """How many messages are not written."""
+        return len(self._frames) - self._start
+
+    def stage(self, subject: object, data: object, header: bytes = b"", /) -> int:
+        """
+        Stage a small message with a known subject, and return its number.
+
+        Return 0 for any other message, and if the stage is closed or stopped.
+
+        Args:
+            subject: The subject.
+            data: The payload.
+            header: The header block; empty for none.
+        """
+        # Before the lock is taken: in a forked child, its owner may not exist.
+        if self._is_stopped or type(subject) is not str or type(data) is not bytes:
+            return 0
+        size = len(data)
+        target = self._targets.get(subject)
+        if target is None or len(header) + size > self._small:
+            return 0
+        with self._lock:
+            places = self.places
+            if places <= 0:
+                return 0
+            # A signal handler that interrupts the next steps must not stage another message.
+            self.places = 0
+            frames = self._frames
+            number = self._before + len(frames) + 1
+            if header:
+                length = len(header)
+                parts = target, number, length, length + size, header, data
+                frames.append(self._header_form % parts)
+            else:
+                frames.append((target, number, size, data))
+            self.places = places - 1
+            return number
+
+    def append(self, frame: bytes, /) -> None:
+        """Append the frame of the next message, which has its number; the stage is closed."""
+        self._frames.append(frame)
+        self.size += len(frame)
+
+    def allow(self, last: int, places: int, small: int, /) -> None:
+        """
+        Open the stage, unless *places* is 0; look afterwards for what :meth:`stop` reported before.
+
+        Args:
+            last: The number of the last message.
+            places: How many messages may be staged.
+            small: The bytes of headers and payload of the largest one.
+        """
+        frames = self._frames[self._start :]
+        with self._lock:
+            self._before, self._frames, self._start, self._taken = last - len(frames), frames, 0, 0
+            self._small, self._is_stopped = small, False
+            self.places = places
+
+    def close(self) -> int:
+        """
+        Let no more messages be staged, and return the number of the last one.
+
+        Raises:
+            CallInSignalHandlerError: The calling thread is staging a message.
+        """
+        refuse_reentry(self._lock)
+        with self._lock:
+            self.places = 0
+        return self.last
+
+    def close_if_empty(self) -> bool:
+        """Close the stage if all messages are written, and return whether it is closed."""
+        # The loop thread waits for no lock here: a signal handler may have interrupted the thread
+        # that holds it, and may wait for the loop.
+        return bool(use_if_free(self._lock, self._close_if_empty))
+
+    def _close_if_empty(self) -> bool:
+        if self.count:
+            return False
+        self.places = 0
+        return True
+
+    def stop(self) -> None:
+        """Let no more messages be staged until the owner has looked; never waits."""
+        self._is_stopped = True
+
+    def take(self) -> bytes:
+        """Return the frames that are not written."""
+        frames = self._frames[self._start :]
+        self._taken = self._start + len(frames)
+        form = self._form
+        return b"".join([each if type(each) is bytes else form % each for each in frames])
+
+    def written(self) -> None:
+        """Forget the frames that :meth:`take` has returned."""
+        self._start, self.size = self._taken, 0
