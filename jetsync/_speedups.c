@@ -7,13 +7,14 @@
  *
  * Rules of this file:
  *
- * - No state but the base classes, no threads, no waits, no locks but HOLD_FIELDS. The only callbacks
- *   are `push` and `express` of a subscription in `cut`, `push` in `take_acks`, the user's iterator in
- *   `encode_pairs`, the iterator and the finalizers of messages in `end_acks`, `names.__contains__`,
- *   the iterator of the runs and their attributes in `columns`, `bounds.tobytes` in `columns` and
- *   `stored_of_run`, the methods of a message in `take_acker`, and those of a consumption and of the
- *   parts of `_quick` in `take_next`. No borrowed reference and no unfinished object is used after
- *   one of them. Arguments are not borrowed: the caller holds them until the function returns.
+ * - No state but the base classes and that of a Stage, no threads, no waits, no locks but
+ *   HOLD_FIELDS. The only callbacks are comparisons of keys in dictionaries, `push` and `express` of
+ *   a subscription in `cut`, `push` in `take_acks`, the user's iterator in `encode_pairs`, the
+ *   iterator and the finalizers of messages in `end_acks`, `names.__contains__`, the iterator of the
+ *   runs and their attributes in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the
+ *   methods of a message in `take_acker`, and those of a consumption and of the parts of `_quick` in
+ *   `take_next`. No borrowed reference and no unfinished object is used after one of them. Arguments
+ *   are not borrowed: the caller holds them until the function returns.
  * - Wrong arguments raise an error. They never crash the process.
  * - Bytes come from a server that may be hostile. Each read is at an offset below the end of its
  *   bytes object, and the argument is next to it. Sizes are compared before they are added.
@@ -40,7 +41,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 7
+#define INTERFACE 8
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -1162,36 +1163,52 @@ read_pair(const Form *form, PyObject *item, PyObject **target, Span *data)
     return *target == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
+/* A frame in parts, some of which point to its digits. */
+typedef struct {
+    Span parts[14];
+    int count;
+    Digits number, block_size, size;
+} Frame;
+
+/* Set `frame` to that of a message. It points to all arguments. */
+static void
+write_frame(Frame *frame, const Form *form, Span subject, int64_t number, Span data)
+{
+    Span *parts = frame->parts;
+    int count = 0;
+    write_digits(&frame->number, number);
+    write_digits(&frame->size, (int64_t)form->block.size + data.size);
+    parts[count++] = form->block.size == 0 ? LITERAL("PUB ") : LITERAL("HPUB ");
+    parts[count++] = subject;
+    parts[count++] = LITERAL(" ");
+    parts[count++] = form->prefix;
+    parts[count++] = digits_of(&frame->number);
+    parts[count++] = form->suffix;
+    parts[count++] = LITERAL(" ");
+    if (form->block.size > 0) {
+        write_digits(&frame->block_size, form->block.size);
+        parts[count++] = digits_of(&frame->block_size);
+        parts[count++] = LITERAL(" ");
+    }
+    parts[count++] = digits_of(&frame->size);
+    parts[count++] = LITERAL("\r\n");
+    parts[count++] = form->block;
+    parts[count++] = data;
+    parts[count++] = LITERAL("\r\n"); /* The fourteenth at most. */
+    frame->count = count;
+}
+
 /* Return the frame of a plain pair. */
 static PyObject *
 frame_of(const Form *form, PyObject *target, int64_t number, Span data)
 {
-    Span subject, parts[14];
-    Digits number_text, block_text, size_text;
-    int count = 0;
+    Span subject;
+    Frame frame;
     if (as_span(target, &subject) < 0) {
         return NULL;
     }
-    write_digits(&number_text, number);
-    write_digits(&size_text, (int64_t)form->block.size + data.size);
-    parts[count++] = form->block.size == 0 ? (Span){"PUB ", 4} : (Span){"HPUB ", 5};
-    parts[count++] = subject;
-    parts[count++] = (Span){" ", 1};
-    parts[count++] = form->prefix;
-    parts[count++] = digits_of(&number_text);
-    parts[count++] = form->suffix;
-    parts[count++] = (Span){" ", 1};
-    if (form->block.size > 0) {
-        write_digits(&block_text, form->block.size);
-        parts[count++] = digits_of(&block_text);
-        parts[count++] = (Span){" ", 1};
-    }
-    parts[count++] = digits_of(&size_text);
-    parts[count++] = (Span){"\r\n", 2};
-    parts[count++] = form->block;
-    parts[count++] = data;
-    parts[count++] = (Span){"\r\n", 2}; /* The fourteenth at most. */
-    return join(parts, count);
+    write_frame(&frame, form, subject, number, data);
+    return join(frame.parts, frame.count);
 }
 
 /* Note in the dictionary `in_flight` that `item`, a pair, is the message `number`. */
@@ -2006,6 +2023,360 @@ done:
     return found;
 }
 
+/* ---- Stage: messages that are written together ------------------------------------------------- */
+
+/*
+ * A flag that threads read and set without the lock of its object. In a forked child, the thread that
+ * has the lock may not exist.
+ */
+#if defined(Py_GIL_DISABLED)
+#define READ_FLAG(flag) _Py_atomic_load_uint8(flag)
+#define SET_FLAG(flag, value) _Py_atomic_store_uint8(flag, value)
+#else
+#define READ_FLAG(flag) (*(flag))
+#define SET_FLAG(flag, value) (*(flag) = (uint8_t)(value))
+#endif
+
+/* An empty stage keeps memory for this many bytes. */
+#define MOST_KEPT ((Py_ssize_t)1 << 20)
+
+/*
+ * See the twin in `jetsync/publish/stage.py`. The fields from `prefix` on are used between
+ * HOLD_FIELDS and LET_FIELDS_GO only. So each method is one step for other threads, and for signal
+ * handlers, which run between calls.
+ */
+typedef struct {
+    PyObject_HEAD
+    uint8_t is_stopped;
+    PyObject *targets, *suffix; /* Set once. */
+    PyObject *prefix;           /* NULL if it is empty. */
+    Growing frames;
+    /* The messages in `frames`, those of them that were taken, and the bytes of these. */
+    Py_ssize_t count, taken, taken_bytes;
+    Py_ssize_t size; /* Bytes that `append` has added since the last call of `written`. */
+    int64_t last, places, small;
+} Stage;
+
+static PyObject *
+stage_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *targets, *suffix;
+    Stage *stage;
+    if (check_count("Stage", PyTuple_Size(args), 2) < 0) {
+        return NULL;
+    }
+    targets = PyTuple_GetItem(args, 0);
+    suffix = PyTuple_GetItem(args, 1);
+    if ((keywords != NULL && PyDict_Size(keywords) > 0) || !PyDict_Check(targets) ||
+        !PyBytes_Check(suffix)) {
+        PyErr_SetString(PyExc_TypeError, "Stage() takes a dictionary and bytes");
+        return NULL;
+    }
+    stage = (Stage *)PyType_GenericAlloc(type, 0); /* With all fields 0. */
+    if (stage != NULL) {
+        Py_INCREF(targets);
+        stage->targets = targets;
+        Py_INCREF(suffix);
+        stage->suffix = suffix;
+    }
+    return (PyObject *)stage;
+}
+
+static int
+stage_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((Stage *)self)->targets);
+    return 0;
+}
+
+static int
+stage_clear(PyObject *self)
+{
+    Py_CLEAR(((Stage *)self)->targets);
+    return 0;
+}
+
+static void
+stage_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    PyObject_GC_UnTrack(self);
+    (void)stage_clear(self);
+    Py_CLEAR(((Stage *)self)->suffix);
+    Py_CLEAR(((Stage *)self)->prefix);
+    PyMem_Free(((Stage *)self)->frames.bytes);
+    release(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(stage_begin_doc, "begin($self, prefix, /)\n--\n\nBegin another batch.");
+
+static PyObject *
+stage_begin(PyObject *self, PyObject *prefix)
+{
+    Stage *stage = (Stage *)self;
+    PyObject *before;
+    if (!PyBytes_Check(prefix)) {
+        PyErr_SetString(PyExc_TypeError, "begin() takes bytes");
+        return NULL;
+    }
+    Py_INCREF(prefix);
+    HOLD_FIELDS(self);
+    before = stage->prefix;
+    stage->prefix = prefix;
+    stage->frames.size = 0;
+    stage->count = stage->taken = stage->taken_bytes = stage->size = 0;
+    stage->last = stage->places = stage->small = 0;
+    LET_FIELDS_GO();
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+/*
+ * Add the frame of the next message; return -1 with MemoryError if there is no room. The fields are
+ * held.
+ */
+static int
+add_frame(Stage *stage, Span subject, Span header, Span data)
+{
+    Form form = {NULL, NULL, {"", 0}, {"", 0}, header, 0};
+    Frame frame;
+    Py_ssize_t before = stage->frames.size;
+    int i;
+    (void)as_span(stage->suffix, &form.suffix); /* Fails for other objects only. */
+    if (stage->prefix != NULL) {
+        (void)as_span(stage->prefix, &form.prefix);
+    }
+    write_frame(&frame, &form, subject, stage->last + 1, data);
+    for (i = 0; i < frame.count; i++) {
+        if (append(&stage->frames, frame.parts[i].at, frame.parts[i].size) < 0) {
+            stage->frames.size = before;
+            return -1;
+        }
+    }
+    stage->count++;
+    stage->last++;
+    stage->places--;
+    return 0;
+}
+
+PyDoc_STRVAR(stage_stage_doc,
+"stage($self, subject, data, header=b'', /)\n--\n\n"
+"Stage a small message with a known subject, and return its number, or 0.");
+
+static PyObject *
+stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    PyObject *target = NULL;
+    Span subject, data, header = {"", 0};
+    int64_t number = 0;
+    int failed = 0;
+    if (count != 2 && check_count("stage", count, 3) < 0) {
+        return NULL;
+    }
+    if (count == 3 && as_span(args[2], &header) < 0) {
+        return NULL;
+    }
+    if (READ_FLAG(&stage->is_stopped) || !PyUnicode_CheckExact(args[0]) ||
+        !PyBytes_CheckExact(args[1]) || as_span(args[1], &data) < 0 || stage->targets == NULL) {
+        return PyLong_FromLong(0);
+    }
+    /* Before the fields are held: it may compare the subject with other keys. */
+    target = lookup(stage->targets, args[0]);
+    if (target == NULL) {
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    }
+    if (as_span(target, &subject) < 0) {
+        Py_DECREF(target);
+        return NULL;
+    }
+    HOLD_FIELDS(self);
+    if (stage->places > 0 && (int64_t)header.size + data.size <= stage->small) {
+        failed = add_frame(stage, subject, header, data);
+        number = stage->last;
+    }
+    LET_FIELDS_GO();
+    Py_DECREF(target);
+    return failed < 0 ? NULL : PyLong_FromLongLong(number);
+}
+
+PyDoc_STRVAR(stage_append_doc,
+"append($self, frame, /)\n--\n\nAppend the frame of the next message.");
+
+static PyObject *
+stage_append(PyObject *self, PyObject *frame)
+{
+    Stage *stage = (Stage *)self;
+    Span bytes;
+    int failed;
+    if (as_span(frame, &bytes) < 0) {
+        return NULL;
+    }
+    HOLD_FIELDS(self);
+    failed = append(&stage->frames, bytes.at, bytes.size);
+    if (failed == 0) {
+        stage->count++;
+        stage->last++;
+        stage->size += bytes.size; /* At most `frames.size`. */
+    }
+    LET_FIELDS_GO();
+    if (failed < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stage_allow_doc,
+"allow($self, last, places, small, /)\n--\n\nOpen the stage for some messages.");
+
+static PyObject *
+stage_allow(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    int64_t last, places, small;
+    if (check_count("allow", count, 3) < 0 || read_count(args[0], "last", &last) < 0 ||
+        read_integer(args[1], &places) < 0 || read_integer(args[2], &small) < 0) {
+        return NULL;
+    }
+    HOLD_FIELDS(self);
+    stage->last = last;
+    stage->places = places;
+    stage->small = small;
+    stage->taken = stage->taken_bytes = 0;
+    SET_FLAG(&stage->is_stopped, 0);
+    LET_FIELDS_GO();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stage_close_doc,
+"close($self, /)\n--\n\nClose the stage, and return the number of the last message.");
+
+static PyObject *
+stage_close(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    int64_t last;
+    HOLD_FIELDS(self);
+    ((Stage *)self)->places = 0;
+    last = ((Stage *)self)->last;
+    LET_FIELDS_GO();
+    return PyLong_FromLongLong(last);
+}
+
+PyDoc_STRVAR(stage_close_if_empty_doc,
+"close_if_empty($self, /)\n--\n\nClose the stage unless it has messages, and return whether it did.");
+
+static PyObject *
+stage_close_if_empty(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    int is_empty;
+    HOLD_FIELDS(self);
+    is_empty = ((Stage *)self)->count == 0;
+    if (is_empty) {
+        ((Stage *)self)->places = 0;
+    }
+    LET_FIELDS_GO();
+    return PyBool_FromLong(is_empty);
+}
+
+PyDoc_STRVAR(stage_stop_doc,
+"stop($self, /)\n--\n\nStage no more messages until the next call of `allow`.");
+
+static PyObject *
+stage_stop(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    SET_FLAG(&((Stage *)self)->is_stopped, 1);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stage_take_doc,
+"take($self, /)\n--\n\nReturn the frames that are not written.");
+
+static PyObject *
+stage_take(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    Stage *stage = (Stage *)self;
+    PyObject *taken;
+    HOLD_FIELDS(self);
+    taken = as_bytes(&stage->frames);
+    if (taken != NULL) {
+        stage->taken = stage->count;
+        stage->taken_bytes = stage->frames.size;
+    }
+    LET_FIELDS_GO();
+    return taken;
+}
+
+PyDoc_STRVAR(stage_written_doc,
+"written($self, /)\n--\n\nForget the frames that `take` has returned.");
+
+static PyObject *
+stage_written(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    Stage *stage = (Stage *)self;
+    Growing *frames = &stage->frames;
+    HOLD_FIELDS(self);
+    if (stage->taken_bytes > 0) {
+        /* There are at least as many bytes: only this method and `begin` remove some. */
+        frames->size -= stage->taken_bytes;
+        memmove(frames->bytes, frames->bytes + stage->taken_bytes, (size_t)frames->size);
+    }
+    stage->count -= stage->taken;
+    stage->taken = stage->taken_bytes = stage->size = 0;
+    if (frames->size == 0 && frames->room > MOST_KEPT) {
+        PyMem_Free(frames->bytes);
+        frames->bytes = NULL;
+        frames->room = 0;
+    }
+    LET_FIELDS_GO();
+    Py_RETURN_NONE;
+}
+
+#define STAGE_METHOD(name, flags) \
+    {#name, (PyCFunction)(void (*)(void))(stage_##name), flags, stage_##name##_doc}
+
+static PyMethodDef stage_methods[] = {
+    STAGE_METHOD(begin, METH_O),
+    STAGE_METHOD(stage, METH_FASTCALL),
+    STAGE_METHOD(append, METH_O),
+    STAGE_METHOD(allow, METH_FASTCALL),
+    STAGE_METHOD(close, METH_NOARGS),
+    STAGE_METHOD(close_if_empty, METH_NOARGS),
+    STAGE_METHOD(stop, METH_NOARGS),
+    STAGE_METHOD(take, METH_NOARGS),
+    STAGE_METHOD(written, METH_NOARGS),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef stage_members[] = {
+    {"last", T_LONGLONG, offsetof(Stage, last), READONLY, NULL},
+    {"places", T_LONGLONG, offsetof(Stage, places), READONLY, NULL},
+    {"count", T_PYSSIZET, offsetof(Stage, count), READONLY, NULL},
+    {"size", T_PYSSIZET, offsetof(Stage, size), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot stage_slots[] = {
+    {Py_tp_doc, "Numbers messages; see the twin in `jetsync/publish/stage.py`."},
+    {Py_tp_new, stage_new},
+    {Py_tp_members, stage_members},
+    {Py_tp_methods, stage_methods},
+    {Py_tp_traverse, stage_traverse},
+    {Py_tp_clear, stage_clear},
+    {Py_tp_dealloc, stage_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec stage_spec = {
+    "jetsync._speedups.Stage",
+    (int)sizeof(Stage),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    stage_slots,
+};
+
 /* ---- ack_taker and end_acks: the acks of messages that are published ---------------------------- */
 
 /* Digits of a number or a sequence, as RUN_DIGITS in Python. Any 19 digits fit into 64 bits. */
@@ -2410,6 +2781,8 @@ static int
 fill_module(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    PyObject *stage;
+    int failed;
     if (add_class(module, &message_spec, "MessageStorage", &state->message_storage) < 0) {
         return -1;
     }
@@ -2417,6 +2790,11 @@ fill_module(PyObject *module)
         return -1;
     }
     if (add_class(module, &taking_spec, "TakingStorage", &state->taking_storage) < 0) {
+        return -1;
+    }
+    failed = add_class(module, &stage_spec, "Stage", &stage);
+    Py_XDECREF(stage); /* The module has it. */
+    if (failed < 0) {
         return -1;
     }
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);

@@ -32,7 +32,7 @@ from jetsync._proto.fastingest import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
-from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, SMALL, STAGING_PAUSE, Stage
+from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL, STAGING_PAUSE, Stage
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from jetsync.publish.fast import FastOptions
 
 T = TypeVar("T")
+
+# Messages in a full block of staged ones. Half as many need twice as many writes, which cost the
+# server 0.4 us per message. With twice as many, nothing is gained.
+BLOCK: Final = 256
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
@@ -165,7 +169,7 @@ class FastLink:
         engine, stage, stream = self.engine, self.stage, self.stream
         stream.deadline = deadline
         while self._make_room(1, deadline):
-            is_full = stage.count >= MOST_STAGED or stage.size >= MOST_STAGED_BYTES
+            is_full = stage.count >= BLOCK or stage.size >= MOST_STAGED_BYTES
             if is_full and not self._write(b"", 0, deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
@@ -266,7 +270,7 @@ class FastLink:
             # Before the stage is open, which needs the ticks.
             self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
             self._ticks = True
-        places = min(self.engine.room, MOST_STAGED - stage.count)
+        places = min(self.engine.room, BLOCK - stage.count)
         stage.allow(self.ledger.sent, places, min(SMALL, self.stream.encoder.limit))
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
             stage.stop()

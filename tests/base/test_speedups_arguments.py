@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 import weakref
 from array import array
 from collections import deque
@@ -505,6 +506,104 @@ class TestEndAcks:
         assert alive() is not None
         acked.clear()
         assert alive() is None
+
+
+class TestStage:
+    @pytest.mark.parametrize(
+        "arguments", [(), ({},), (None, b""), ([], b""), ({}, "x"), ({}, None), ({}, b"", b"")]
+    )
+    def test_wrong_arguments_of_a_stage(self, arguments):
+        """A stage is made of a dictionary and bytes."""
+        with pytest.raises(TypeError):
+            COMPILED["Stage"](*arguments)
+        with pytest.raises(TypeError):
+            COMPILED["Stage"]({}, b"", suffix=b"")
+
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("begin", (None,)), ("begin", ("x",)), ("append", (None,)), ("append", ("x",)),
+            ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", b"")),
+            ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1)),
+            ("allow", (-1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1)), ("allow", (None, 1, 1)),
+            ("allow", (0, None, 1)), ("allow", (0, 1, 1.5)), ("allow", (0, 1 << 63, 1)),
+            ("allow", (0, 1, -(1 << 63) - 1)), ("take", (1,)), ("close", (1,)),
+        ],
+    )  # fmt: skip
+    def test_wrong_arguments_change_nothing(self, name, arguments):
+        """A wrong argument of a method is an error, and the stage stays as it is."""
+        stage = COMPILED["Stage"]({"a": b"a"}, b"")
+        stage.allow(5, 1, 10)
+        stage.append(b"frame")
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            getattr(stage, name)(*arguments)
+        assert (stage.last, stage.count, stage.size, stage.places) == (6, 1, 5, 1)
+        assert stage.take() == b"frame"
+
+    def test_a_target_that_is_no_bytes(self):
+        """A subject that is known by something else than bytes is a TypeError."""
+        stage = COMPILED["Stage"]({"a": "a"}, b"")
+        stage.allow(0, 1, 10)
+        with pytest.raises(TypeError):
+            stage.stage("a", b"x")
+        assert (stage.last, stage.count, stage.places) == (0, 0, 1)
+
+    def test_a_key_that_changes_the_stage(self):
+        """A comparison of subjects may use the stage, and its error is raised."""
+
+        class Key:
+            def __hash__(self):
+                return hash("a")
+
+            def __eq__(self, other):
+                stage.begin(b"q.")
+                stage.take()
+                if fails:
+                    raise RefusedError
+                return True
+
+        fails = []
+        stage = COMPILED["Stage"]({Key(): b"b"}, b"")
+        stage.allow(0, 9, 10)
+        assert stage.stage("a", b"x") == 0
+        fails.append(1)
+        with pytest.raises(RefusedError):
+            stage.stage("a", b"x")
+
+    def test_a_new_stage_is_closed(self):
+        """A stage that never began has no message, and stages none."""
+        stage = COMPILED["Stage"]({"a": b"a"}, b"")
+        assert (stage.stage("a", b""), stage.take(), stage.close()) == (0, b"", 0)
+        stage.written()
+        assert stage.close_if_empty()
+
+    def test_a_cycle_through_a_stage_is_collected(self):
+        """The collector finds a stage whose known subjects refer to it."""
+
+        class Held:
+            pass
+
+        held, targets = Held(), {}
+        held.stage = targets["x"] = COMPILED["Stage"](targets, b"")
+        targets["held"] = held
+        alive = weakref.ref(held)
+        del held, targets
+        gc.collect()
+        assert alive() is None
+
+    def test_the_memory_of_a_large_frame_is_released(self):
+        """A stage does not keep the memory of a large frame that was written."""
+        stage = COMPILED["Stage"]({"a": b"a"}, b"")
+        tracemalloc.start()
+        try:
+            stage.append(bytes(8 << 20))
+            stage.take()
+            stage.written()
+            assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        stage.append(b"x")
+        assert stage.take() == b"x"
 
 
 class Plain(Message):

@@ -869,6 +869,56 @@ class Ended:
         return found, list(in_flight.items()), acked, list(iterator)
 
 
+# ---- Messages that are staged --------------------------------------------------------------------
+
+TARGETS: Final = {"a": b"a", "a.b": b"a.b", "\u00fc": "\u00fc".encode(), "": b"", "%d": b"%d"}
+STAGED: Final = [*PAYLOADS, *BLOCKS, "text", None, bytearray(b"x"), 5, b"%b"]
+LASTS: Final = [0, 0, 1, 7, 98, 99, 10**18 - 2, (1 << 62) - 100]
+
+
+class Staged:
+    """The life of a stage: its methods in any order, with all state after each of them."""
+
+    def draw(self, rng: random.Random) -> Any:
+        steps: list[tuple[Any, ...]] = []
+        for _ in range(rng.randrange(1, 40)):
+            draw = rng.random()
+            if draw < 0.6:
+                subject = rng.choice([*TARGETS, "a", "a", "new", b"a", None])
+                header = [rng.choice(BLOCKS)] if rng.random() < 0.3 else []
+                steps.append(("stage", subject, rng.choice(STAGED), *header))
+            elif draw < 0.75:
+                small = rng.choice([-1, 0, 1, 5, 100, 100, 5000])
+                steps.append(("allow", rng.choice(LASTS), rng.choice([-1, 0, 1, 2, 9, 99]), small))
+            elif draw < 0.8:
+                steps.append(("append", rng.choice(PAYLOADS)))
+            elif draw < 0.81:
+                steps.append(("begin", rng.choice(REPLIES)))
+            elif draw < 0.83:
+                steps.append((rng.choice(["learn", "forget"]),))
+            else:
+                names = ["take", "take", "written", "close", "close_if_empty", "stop"]
+                steps.append((rng.choice(names),))
+        return rng.choice([b"", b".1.$FI", b"%d%%"]), rng.choice([b"", b"_INBOX.p.", b"%b"]), steps
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        suffix, prefix, steps = drawn
+        targets, log = dict(TARGETS), []
+        stage = functions["Stage"](targets, suffix)
+        stage.begin(prefix)
+        stage.allow(0, 9, 100)
+        for name, *arguments in steps:
+            if name == "learn":
+                targets["new"] = b"new"
+            elif name == "forget":
+                targets.clear()
+            else:
+                found = outcome(getattr(stage, name), *arguments)
+                log.append((found, type(found)))
+            log.append((stage.last, stage.count, stage.size, stage.places))
+        return log, stage.take()
+
+
 CASES: Final[list[tuple[str, Case, int]]] = [
     ("cut", Cut(), 30),
     ("feed", Feed(), 15),
@@ -879,6 +929,7 @@ CASES: Final[list[tuple[str, Case, int]]] = [
     ("acker", Acker(), 2),
     ("take", Take(), 5),
     ("encode", Encode(), 17),
+    ("staged", Staged(), 5),
     ("acks", Acks(), 7),
     ("ended", Ended(), 3),
     ("origins", Origins(), 2),

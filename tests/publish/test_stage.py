@@ -14,6 +14,9 @@ from helpers.interrupts import handled_at, interrupted_at, steps_of
 from jetsync import errors
 from jetsync.publish import stage as _stage
 
+# The tests run over both variants of the stage.
+pytestmark = pytest.mark.usefixtures("variant")
+
 SUFFIX = b".1.%b%%"
 """A suffix with the characters of a format."""
 

@@ -25,8 +25,8 @@ TESTS = ROOT / "tests"
 UNIT = [
     "base/test_speedups_arguments.py", "fuzz", "proto/test_ack_runs.py", "proto/test_frames.py",
     "proto/test_page_runs.py", "proto/test_pipeline.py", "publish/test_encode.py",
-    "publish/test_publisher.py", "values/test_message.py", "values/test_page_columns.py",
-    "values/test_stored.py",
+    "publish/test_publisher.py", "publish/test_stage.py", "values/test_message.py",
+    "values/test_page_columns.py", "values/test_stored.py",
 ]  # fmt: skip
 LIVE = [
     "live/consume/test_fetch.py", "live/consume/test_consumption.py",
