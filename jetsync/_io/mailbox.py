@@ -17,6 +17,7 @@ from jetsync._io.wakeups import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
     from jetsync.errors import PermissionDeniedError
     from jetsync.values.frame import Frame
@@ -163,18 +164,34 @@ class Listener:
     Locks: none.
     """
 
-    __slots__ = ("__weakref__", "_subscriptions", "line", "sid")
+    __slots__ = ("__weakref__", "_box", "_lane", "line", "sid")
 
     def __init__(self, lane: Lane, box: Mailbox, queue: bytes = b"") -> None:
-        self._subscriptions = subscriptions = lane.subscriptions
+        self._lane = lane
+        self._box = box
+        subscriptions = lane.subscriptions
         self.sid: bytes = subscriptions.new_sid()
         subscriptions.end_with(self)
-        # The SUB line. The owner writes it before its first block, and then empties it.
+        # The SUB line, until it is written. An owner that does not call `write` empties it.
         self.line: bytes = subscriptions.listen(self.sid, box, queue)
+
+    def write(self, block: bytes, deadline: Deadline) -> int:
+        """
+        Write a block whose answers the mailbox gets, and return its epoch; as ``Outbox.write``.
+
+        The first block follows the SUB line.
+        """
+        lane = self._lane
+        epoch = lane.write(self.line + block, deadline)
+        self.line = b""
+        if lane.lost_epoch >= epoch:
+            # The connection was lost after the write.
+            self._box.lost(lane.lost_epoch)
+        return epoch
 
     def end(self, *, grace: float = 0.0) -> None:
         """Unsubscribe, as :meth:`Subscriptions.unsubscribe` does."""
-        self._subscriptions.unsubscribe(self.sid, grace=grace)
+        self._lane.subscriptions.unsubscribe(self.sid, grace=grace)
 
 
 def take_all(queue: deque[Any]) -> list[Any]:

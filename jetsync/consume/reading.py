@@ -78,6 +78,32 @@ class Reading:
         if self._lane.forked:
             raise errors.ForkedProcessError
 
+    def take(self, work: Callable[[Deadline, int], T | None], deadline: Deadline) -> T:
+        """
+        Return the item that *work* holds for this thread, in the turn.
+
+        *work* returns what :attr:`held` has for the thread, after it has waited for it. Raises
+        StopIteration if *work* returns None, or at the deadline.
+
+        Call it by a ``for`` over ``map(reading.take, ...)``. Because ``map`` is written in C, no
+        signal handler runs between the return from here and the variable of the loop.
+        """
+        me, held = threading.get_ident(), self.held
+        while True:
+            if self._lane.forked:
+                raise errors.ForkedProcessError
+            try:
+                item = self.turn.run(deadline, work, deadline, me)
+            except errors.WaitTimeoutError:
+                item = None
+            if item is None:
+                raise StopIteration
+            # No call between this and the caller, so that no signal handler runs. If one has taken
+            # the item before, there is another one.
+            if me in held:
+                del held[me]
+                return item
+
     def conflict(self) -> errors.JetSyncError:
         """Return the error for a call that takes a message at the same time as another one."""
         return conflict(self._what)

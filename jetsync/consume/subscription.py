@@ -4,8 +4,6 @@ Core NATS subscriptions: messages as an iterator.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -227,19 +225,9 @@ class Subscription:
         return self
 
     def __next__(self) -> Message:
-        me = threading.get_ident()
-        while True:
-            message = self._take(FOREVER, me)
-            if message is None:
-                if self._is_over():
-                    raise StopIteration
-                continue
-            # No call between this and the caller, so that no signal handler runs.
-            try:
-                del self._reading.held[me]
-            except KeyError:
-                continue  # A signal handler has taken it.
+        for message in map(self._reading.take, (self._receive,), (FOREVER,)):
             return message
+        raise StopIteration
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
@@ -256,16 +244,8 @@ class Subscription:
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
-        me, deadline = threading.get_ident(), self._connection.deadline(timeout)
-        while True:
-            message = self._take(deadline, me)
-            if message is None:
-                break
-            # As in `__next__`.
-            try:
-                del self._reading.held[me]
-            except KeyError:
-                continue
+        deadline = self._connection.deadline(timeout)
+        for message in map(self._reading.take, (self._receive,), (deadline,)):
             return message
         if self._is_over():
             if not self._connection.stopping:
@@ -320,37 +300,28 @@ class Subscription:
             self._lane.reader.wake_reader()
             self._on_close(self)
 
-    def _take(self, deadline: Deadline, me: int) -> Message | None:
-        """Return the next message, which ``held`` keeps; None at the end or at the deadline."""
-        try:
-            return self._reading.run(deadline, self._take_held, deadline, me)
-        except errors.WaitTimeoutError:
-            return None
-
-    def _take_held(self, deadline: Deadline, me: int) -> Message | None:
-        held: dict[int, Frame] = self._reading.held
-        if me in held or self._receive(deadline, me):
-            return Message(*held[me], self._connection)
-        return None
-
-    def _receive(self, deadline: Deadline, me: int) -> bool:
-        """Hold the next message; return False at the end or at the deadline. In the turn."""
+    def _receive(self, deadline: Deadline, me: int) -> Message | None:
+        """Hold and return the next message; None at the end or at the deadline. In the turn."""
         box = self._box
-        while True:
+        held: dict[int, Frame] = self._reading.held
+        while me not in held:
             if box.slow and (dropped := box.take_dropped()):
                 self._reports.emit(dropped)
                 raise errors.SlowConsumerError(self.subject, dropped)
-            with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
-                box.take(self._reading.held, me)
-                return True
+            try:
+                box.take(held, me)
+                break
+            except IndexError:  # Empty, or closed at this moment.
+                pass
             if box.failure is not None:
                 if self._is_over():
-                    return False
+                    return None
                 raise_failure(box.failure)
             box.take_lost()
             self._lane.check()
             if not self._lane.wait(box, deadline):
-                return False
+                return None
+        return Message(*held[me], self._connection)
 
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""
