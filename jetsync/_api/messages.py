@@ -16,9 +16,9 @@ from jetsync import errors
 from jetsync._api.mirrors import TRANSIENT, may_answer
 from jetsync._base.integers import read_count
 from jetsync._proto.asking import LATE
-from jetsync._proto.direct import status_error
+from jetsync._proto.direct import STREAM, status_error
 from jetsync.values.codec import parse_time_ns
-from jetsync.values.headers import FIRST_LINE, is_status, parse_status
+from jetsync.values.headers import FIRST_LINE, find_last, is_status, parse_status
 from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
@@ -132,7 +132,7 @@ def direct_get(
     wait, refused = RETRY_WAIT, ""
     while True:
         try:
-            return _ask_any(context, stream, request, deadline)
+            return _ask_any(context, stream, request, deadline)[0]
         except errors.NoRespondersError as error:
             refused = error.subject
         except errors.RequestTimeoutError:
@@ -158,9 +158,9 @@ def no_server(stream: str, subject: str, seconds: float) -> errors.RequestTimeou
 
 def _ask_any(
     context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
-) -> StoredMessage:
+) -> tuple[StoredMessage, bool]:
     """
-    Send one direct get and return the message.
+    Send one direct get and return the message, and whether the stream itself sent it.
 
     Raises:
         NoRespondersError: No server answers.
@@ -181,7 +181,8 @@ def _ask_any(
     if block is None:
         raise errors.ProtocolError("an answer to a direct get has no headers")
     if block.startswith(FIRST_LINE) or not is_status(block):
-        return StoredMessage.from_direct(block, frame[3])
+        is_own = find_last(block, STREAM) == stream.encode()
+        return StoredMessage.from_direct(block, frame[3]), is_own
     status = parse_status(block)
     raise _not_found(stream, request) if status[0] == 404 else status_error(status, stream)
 
@@ -217,9 +218,8 @@ def confirmed_get(
     message: StoredMessage | None = None
     nothing: errors.MessageNotFoundError | None = None
     try:
-        message = _ask_any(context, stream, request, deadline)
-        origin = message.stream
-        if origin == stream or may_answer(context, origin, stream, _reading(request), deadline):
+        message, is_own = _ask_any(context, stream, request, deadline)
+        if is_own or may_answer(context, message.stream, stream, _reading(request), deadline):
             return message
     except errors.NoRespondersError:
         pass

@@ -92,7 +92,8 @@ class Request(Waiter):
         """
         answer = self.reply
         if answer is not None:
-            if answer[2] is not None and is_no_responders(answer):
+            # Checked here first, because most answers have a payload.
+            if answer[2] is not None and not answer[3] and is_no_responders(answer):
                 raise errors.NoRespondersError(self.subject.decode())
             return answer
         failure = self.failure

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame, Frames
 
 NUM_PENDING: Final = headers.NUM_PENDING.encode()
+STREAM: Final = headers.STREAM.encode()
 SUBJECT: Final = headers.SUBJECT.encode()
 _SEQUENCE: Final = headers.SEQUENCE.encode()
-_STREAM: Final = headers.STREAM.encode()
 
 # How each status line begins. A block without it is no answer of a server.
 _STATUS_START: Final = b"NATS/"
@@ -202,7 +202,7 @@ class PagedRead:
             # Servers before 2.11 send one message, perhaps of another subject, and no status.
             self.fail(errors.NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
             return False
-        self.answerer = find_last(block, _STREAM)
+        self.answerer = find_last(block, STREAM)
         if not self.from_itself and self.answerer not in self._trusted:
             self.stranger = (self.answerer or b"").decode("utf-8", "surrogateescape")
             return False
