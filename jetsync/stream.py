@@ -585,7 +585,10 @@ class Stream:
             config = attrs.evolve(now, **fields)
         info = _consumer_admin.create(context, stream, config, deadline, action)
         if action != "update":
-            _consumer_admin.warn_about_filters(context, info, self._info.config, deadline)
+            filters = _consumer_admin.filters_of(info.config)
+            _consumer_admin.warn_about_filters(
+                context, (stream, info.name), filters, self._info.config, deadline
+            )
         return self._consumer(info)
 
     def _consumer(self, info: ConsumerInfo) -> Consumer:

@@ -212,7 +212,7 @@ class TestHeaders:
         message = Message(b"$KV.b.k", reply, None, b"")
         survives(delivered_entry, "b", "k", message)
         survives(lambda: message.metadata.timestamp)
-        cursor = OrderedCursor(ConsumerConfig(), "C")
+        cursor = OrderedCursor({}, "C")
         cursor.next_config()
         survives(cursor.take, reply.replace(b".C.", b".C_1."))
 

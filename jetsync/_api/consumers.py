@@ -71,7 +71,7 @@ def create(
     Nothing changes if it exists with the same configuration.
     """
     validate_name("stream", stream)
-    name = _validate(config)
+    name = validate(config)
     if action != "update":
         # An update sends back what the server has accepted before.
         _check_delivery(config)
@@ -83,10 +83,31 @@ def create(
                 "update_consumer() needs the consumer's name", argument="name"
             )
         name = asked["name"] = secrets.token_hex(11)
+    return from_wire(ConsumerInfo, send(context, stream, asked, deadline, action))
+
+
+def send(
+    context: Context,
+    stream: str,
+    asked: Mapping[str, Any],
+    deadline: Deadline,
+    action: Action = "create",
+) -> dict[str, Any]:
+    """
+    Do what :func:`create` does with a valid configuration, and return the server's answer.
+
+    Args:
+        context: The context of the request.
+        stream: The stream.
+        asked: The configuration, as it is sent, with a name.
+        deadline: The deadline of the calling operation.
+        action: What to do.
+    """
+    name = asked.get("name") or asked["durable_name"]
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
-    if config.filter_subject and not config.filter_subjects:
+    if asked.get("filter_subject") and not asked.get("filter_subjects"):
         # The filter is part of the request's subject, so that permissions can restrict it.
-        endpoint += f".{config.filter_subject}"
+        endpoint += f".{asked['filter_subject']}"
     request: dict[str, Any] = {"stream_name": stream, "config": asked}
     if action != "create_or_update":
         request["action"] = action
@@ -99,13 +120,14 @@ def create(
             raise
         raise reason from error
     done = {"create": "created", "update": "updated"}.get(action, "created or updated")
-    made = from_wire(ConsumerInfo, answer)
     returned, done = answer.get("config") or {}, f"consumer {name!r} was {done}"
+    if not isinstance(returned, dict):
+        raise errors.ProtocolError(f"{done} with a configuration that is not a JSON object")
     check_reply(CONSUMER_NEEDS, asked, returned, server=server, done=done)
-    return made
+    return answer
 
 
-def _validate(config: ConsumerConfig) -> str | None:
+def validate(config: ConsumerConfig) -> str | None:
     """
     Check the names, filters and retries of a configuration, and return the name if there is one.
 
@@ -121,7 +143,7 @@ def _validate(config: ConsumerConfig) -> str | None:
             f"name {config.name!r} and durable_name {config.durable_name!r} differ: give one",
             argument="name",
         )
-    for subject in _filters(config):
+    for subject in filters_of(config):
         validate_filter(subject)
     steps, limit = len(config.backoff or ()), config.max_deliver or 0
     if 0 < limit < steps:
@@ -178,7 +200,8 @@ def _check_delivery(config: ConsumerConfig) -> None:
         )
 
 
-def _filters(config: ConsumerConfig) -> list[str]:
+def filters_of(config: ConsumerConfig) -> list[str]:
+    """Return the filters of a consumer."""
     # Empty filters are not checked: as a single filter they mean none, and servers refuse them in a
     # list.
     wanted = [config.filter_subject, *(config.filter_subjects or ())]
@@ -199,7 +222,8 @@ def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None
 
 def warn_about_filters(
     context: Context,
-    consumer: ConsumerInfo,
+    consumer: tuple[str, str],
+    filters: Sequence[str],
     known: StreamConfig | None,
     deadline: Deadline,
 ) -> None:
@@ -211,12 +235,13 @@ def warn_about_filters(
 
     Args:
         context: Fetches the stream's configuration if *known* is missing or may be outdated.
-        consumer: The consumer that was created.
+        consumer: The stream, and the name of the consumer that was created.
+        filters: The consumer's filters.
         known: An earlier configuration of the stream, if there is one.
         deadline: The deadline of the calling operation. If the check fails, that operation still
             succeeds.
     """
-    stream, filters = consumer.stream_name, _filters(consumer.config)
+    stream, name = consumer
     if not filters or (known is not None and not _outside(filters, known)):
         return
     try:
@@ -230,13 +255,13 @@ def warn_about_filters(
     _logger.warning(
         "filter_outside_subjects",
         stream=stream,
-        consumer=consumer.name,
+        consumer=name,
         filters=outside,
         subjects=subjects,
     )
     context.connection.emit(
         FilterOutsideSubjectsEvent(
-            stream=stream, consumer=consumer.name, filters=tuple(outside), subjects=subjects
+            stream=stream, consumer=name, filters=tuple(outside), subjects=subjects
         )
     )
 

@@ -14,19 +14,19 @@ Implements ADR-17 for pull consumers, see ADR-37.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-
-import attrs
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync.errors import ProtocolError
 from jetsync.values.ack_subject import parse_ack_reply
-from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jetsync.values.ack_subject import Metadata
 
-# Seconds without a pull after which servers delete a consumer.
+# Seconds without a pull after which servers delete a consumer, and the same in nanoseconds.
 INACTIVE_THRESHOLD: Final = 300.0
+INACTIVE_NS: Final = 300_000_000_000
 
 # Seconds before the second attempt to create a consumer; doubled each time up to the limit.
 FIRST_PAUSE: Final = 0.1
@@ -53,20 +53,22 @@ class OrderedCursor:
     Keep the position of one ordered consumer.
 
     Args:
-        wanted: What all its consumers have in common; the deliver policy is that of the first one.
+        wanted: What all its consumers have in common, as it is sent to servers; the deliver policy
+            is that of the first one.
         prefix: How the names of the consumers begin.
         replicas: How many servers keep each consumer; None lets the server decide.
     """
 
-    def __init__(self, wanted: ConsumerConfig, prefix: str, replicas: int | None = 1) -> None:
-        self._wanted = attrs.evolve(
-            wanted,
-            ack_policy=AckPolicy.NONE,
-            max_deliver=1,
-            mem_storage=True,
-            num_replicas=replicas,
-            inactive_threshold=wanted.inactive_threshold or INACTIVE_THRESHOLD,
-        )
+    def __init__(self, wanted: Mapping[str, Any], prefix: str, replicas: int | None = 1) -> None:
+        self._wanted = {
+            **wanted,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "mem_storage": True,
+            "inactive_threshold": wanted.get("inactive_threshold") or INACTIVE_NS,
+        }
+        if replicas is not None:
+            self._wanted["num_replicas"] = replicas
         self._prefix = prefix
         #: How many consumers there have been.
         self.number: int = 0
@@ -104,23 +106,23 @@ class OrderedCursor:
         """How many messages have arrived in order."""
         return self._before + self._expected - 1
 
-    def next_config(self) -> ConsumerConfig:
-        """Return the configuration of the next consumer, and expect its messages from now on."""
+    def next_config(self) -> dict[str, Any]:
+        """
+        Return the configuration of the next consumer, and expect its messages from now on.
+
+        The configuration is as it is sent to servers.
+        """
         self.number += 1
         self.name = f"{self._prefix}_{self.number}"
         # Every message is delivered once.
         self._token = f".{self.name}.1.".encode()
         self._before, self._expected = self.delivered, 1
         self.ahead.clear()
-        named, last = attrs.evolve(self._wanted, name=self.name), self.last
-        if last is None:
-            return named
-        return attrs.evolve(
-            named,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=last + 1,
-            opt_start_time=None,
-        )
+        config, last = {**self._wanted, "name": self.name}, self.last
+        if last is not None:
+            config.update(deliver_policy="by_start_sequence", opt_start_seq=last + 1)
+            config.pop("opt_start_time", None)
+        return config
 
     def made(self, position: int) -> None:
         """
@@ -131,8 +133,7 @@ class OrderedCursor:
         """
         self.failures = 0
         # With these policies, each consumer would begin elsewhere. The first one decides.
-        moving = (DeliverPolicy.NEW, DeliverPolicy.LAST)
-        if self.last is None and self._wanted.deliver_policy in moving:
+        if self.last is None and self._wanted.get("deliver_policy") in {"new", "last"}:
             self.position = position
 
     def failed(self) -> int:

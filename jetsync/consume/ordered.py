@@ -35,12 +35,14 @@ from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedConsumption, OrderedFetch
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
+from jetsync.values.codec import to_wire
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.stream_config import RetentionPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import datetime as dt
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Self, Unpack
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from jetsync._base.keywords import NoKeywords
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
+    from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["OrderedConsumer", "OrderedStatistics"]
@@ -117,32 +120,79 @@ def open_ordered(
     if "opt_start_seq" in given:
         check_count("opt_start_seq", wanted["opt_start_seq"], 1)
     check_count("max_reset_attempts", max_reset_attempts, -1)
-    prefix = secrets.token_hex(8) if name_prefix is None else name_prefix
-    validate_name("consumer", prefix)
+    if name_prefix is not None:
+        validate_name("consumer", name_prefix)
     filters = [filter_subjects] if isinstance(filter_subjects, str) else list(filter_subjects or ())
-    config = ConsumerConfig(
-        filter_subject=filters[0] if len(filters) == 1 else None,
-        filter_subjects=filters if len(filters) > 1 else None,
-        **wanted,
-    )
-    if given and config.deliver_policy is None:
-        config = attrs.evolve(config, deliver_policy=starts[given[0]])
+    if given and wanted.get("deliver_policy") is None:
+        wanted["deliver_policy"] = starts[given[0]]
+    if wanted.get("deliver_policy") == DeliverPolicy.LAST_PER_SUBJECT and not filters:
+        # Servers require a filter with this policy.
+        filters = [">"]
+    config = ConsumerConfig(**_filter_fields(filters), **wanted)
     for name, policy in starts.items():
         if (name in given) is not (config.deliver_policy is policy):
             raise errors.InvalidArgumentError(
                 f"{name} and deliver_policy={policy.value!r} need each other", argument=name
             )
-    if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
-        # Servers require a filter with this policy.
-        config = attrs.evolve(config, filter_subject=">")
+    _consumer_admin.validate(config)
+    return open_valid(
+        context,
+        stream,
+        deadline,
+        known=known.config,
+        created=known.created,
+        filters=filters,
+        wanted=to_wire(config),
+        prefix=name_prefix,
+        max_reset_attempts=max_reset_attempts,
+    )
+
+
+def open_valid(
+    context: Context,
+    stream: str,
+    deadline: Deadline,
+    *,
+    known: StreamConfig,
+    created: dt.datetime | None,
+    filters: Sequence[str],
+    wanted: Mapping[str, Any],
+    prefix: str | None = None,
+    max_reset_attempts: int = -1,
+) -> OrderedConsumer:
+    """
+    Create the first consumer and return the handle; the options are valid.
+
+    Args:
+        context: The context of its requests.
+        stream: The stream.
+        deadline: The deadline of the calling operation.
+        known: What is known about the stream's configuration.
+        created: When the stream was created, if known.
+        filters: Subjects and wildcards.
+        wanted: The options, as they are sent to servers.
+        prefix: The start of the consumers' names; None for a random one.
+        max_reset_attempts: As for ``Stream.ordered_consumer``.
+    """
+    if prefix is None:
+        prefix = secrets.token_hex(8)
+    wanted = {**wanted, **_filter_fields(filters)}
     # If a stream deletes messages after acknowledgements, servers refuse consumers with fewer
     # replicas than the stream.
-    is_limits = known.config.retention in (None, RetentionPolicy.LIMITS)
-    cursor = OrderedCursor(config, prefix, 1 if is_limits else None)
-    source = OrderedSource(context, stream, known.created, cursor, max_reset_attempts)
-    info = source.make(deadline)
-    _consumer_admin.warn_about_filters(context, info, known.config, deadline)
+    is_limits = known.retention in (None, RetentionPolicy.LIMITS)
+    cursor = OrderedCursor(wanted, prefix, 1 if is_limits else None)
+    source = OrderedSource(context, stream, created, cursor, max_reset_attempts)
+    source.make(deadline)
+    given = [subject for subject in filters if subject]
+    _consumer_admin.warn_about_filters(context, (stream, cursor.name), given, known, deadline)
     return OrderedConsumer(source)
+
+
+def _filter_fields(filters: Sequence[str]) -> dict[str, Any]:
+    """Return the field of a configuration for these filters."""
+    if len(filters) == 1:
+        return {"filter_subject": filters[0]}
+    return {"filter_subjects": list(filters)} if filters else {}
 
 
 class OrderedConsumer:
@@ -202,8 +252,7 @@ class OrderedConsumer:
     @property
     def cached_info(self) -> ConsumerInfo:
         """The consumer's info as the server last sent it. This sends no request."""
-        assert self._source.info is not None
-        return self._source.info
+        return self._source.describe()
 
     def info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
         """
@@ -382,15 +431,18 @@ class OrderedConsumer:
             verify=False,
         )
 
-    def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
+    def _consume(
+        self, deadline: Deadline, *, verify: bool = True, **options: Any
+    ) -> OrderedConsumption:
         wanted = consume_options(
             self.stream_name,
             self.name,
-            self.cached_info.config,
+            self._source.limits,
             default_heartbeat=HEARTBEAT,
             **options,
         )
-        return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
+        source = self._source
+        return self._begin(deadline, lambda: OrderedConsumption(source, wanted), verify=verify)
 
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
         """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
@@ -422,7 +474,17 @@ class OrderedConsumer:
 
 
 def consume_within(
-    ordered: OrderedConsumer, deadline: Deadline, **options: Any
+    ordered: OrderedConsumer, deadline: Deadline, *, verify: bool = True, **options: Any
 ) -> OrderedConsumption:
-    """Do what ``consume`` does, with the deadline of the calling operation."""
-    return ordered._consume(deadline, **options)  # noqa: SLF001  (its own module)
+    """
+    Do what ``consume`` does, with the deadline of the calling operation.
+
+    Without *verify*, the server is not asked whether the consumer still exists. A read that finds
+    none replaces it.
+    """
+    return ordered._consume(deadline, verify=verify, **options)  # noqa: SLF001  (its own module)
+
+
+def source_of(ordered: OrderedConsumer) -> OrderedSource:
+    """Return the consumer on the server."""
+    return ordered._source  # noqa: SLF001  (its own module)

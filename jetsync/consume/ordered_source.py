@@ -5,6 +5,7 @@ The server's consumer of an ordered consumer: created, replaced and deleted.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import sys
 import threading
 import time
@@ -16,12 +17,16 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.messages import is_another, leader_get
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
+from jetsync._base.integers import read_count
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
+from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD
 from jetsync.consume.target import PullTarget
-from jetsync.values.consumer_config import AckPolicy
+from jetsync.values.codec import from_wire
+from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
+from jetsync.values.consumer_info import ConsumerInfo, SequenceInfo
 from jetsync.values.stored import time_of
 
 if TYPE_CHECKING:
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._proto.ordered import OrderedCursor, Position
     from jetsync.events import ResetReason
-    from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.stream_info import StreamState
 
 # Seconds that a server has to create a consumer.
@@ -56,6 +60,13 @@ CLOCKS: Final = dt.timedelta(seconds=5)
 # Seconds for which the deletion of a consumer waits for a connection. Servers have deleted it by
 # then, unless it was created with a longer `inactive_threshold`.
 KEEP_DELETION: Final = 300.0
+
+# The fields of a consumer's configuration that limit its pulls.
+LIMITS: Final = ("max_batch", "max_bytes", "max_expires", "inactive_threshold")
+
+# Those that a server returns if neither the caller nor the server has a limit.
+USUAL_LIMITS: Final = {"inactive_threshold": INACTIVE_NS}
+USUAL: Final = ConsumerConfig(inactive_threshold=INACTIVE_THRESHOLD)
 
 _logger = get_logger("jetsync.ordered")
 
@@ -103,8 +114,12 @@ class OrderedSource:
         self.fresh: bool = False
         #: The current consumer, for pulls.
         self.target: PullTarget
-        #: The consumer as the server last described it.
-        self.info: ConsumerInfo | None = None
+        #: How many messages the current consumer had to send when it was created.
+        self.pending: int = 0
+        #: The limits of its pulls, without the rest of its configuration.
+        self.limits: ConsumerConfig = USUAL
+        #: Returns the consumer as the server last described it.
+        self.describe: Callable[[], ConsumerInfo]
         #: The thread that takes a message, and the position before it; None while no message is
         #: taken. It stays set if Ctrl-C interrupts the call before the message is handed out.
         self.taking: tuple[int, Position] | None = None
@@ -112,8 +127,8 @@ class OrderedSource:
         self.epoch: int = 0
         self._max_attempts = max_attempts
         self._created = created
-        # When the first consumer was created.
-        self._began: dt.datetime | None = None
+        # The same for the first consumer.
+        self._describe_first: Callable[[], ConsumerInfo] | None = None
         # Set once the position does not belong to the stream any more.
         self._replaced: errors.StreamNotFoundError | None = None
         # Since when servers have reported that the stream is missing.
@@ -136,7 +151,12 @@ class OrderedSource:
         lane = self.context.lane
         return self.epoch == lane.epoch and lane.lost_epoch < self.epoch
 
-    def make(self, deadline: Deadline) -> ConsumerInfo:
+    @property
+    def _began(self) -> dt.datetime | None:
+        """When the first consumer was created."""
+        return None if self._describe_first is None else self._describe_first().created
+
+    def make(self, deadline: Deadline) -> None:
         """
         Create the next consumer, and have the previous one deleted.
 
@@ -161,10 +181,12 @@ class OrderedSource:
                 # Servers may process a deletion before a creation that was sent earlier. So `close`
                 # waits a moment for the answer, and the consumer is deleted after that.
                 until = UnlessSet(deadline.at, deadline.total, deadline.latch, ANSWER_GRACE)
-            info = _consumer_admin.create(self.context, self.stream, config, until)
-            if info.delivered.consumer_seq:
+            answer = _consumer_admin.send(self.context, self.stream, config, until)
+            delivered = from_wire(SequenceInfo, answer.get("delivered") or {})
+            if delivered.consumer_seq:
                 # It belongs to another client, with the same name and configuration.
-                raise errors.ConsumerExistsError(stream=self.stream, consumer=config.name)
+                raise errors.ConsumerExistsError(stream=self.stream, consumer=name)
+            self.pending = read_count(answer.get("num_pending") or 0, "num_pending")
         except errors.ApiError:
             self._live = ""
             raise
@@ -173,17 +195,21 @@ class OrderedSource:
             self._forget(name)
             raise
         self._retry_deletions()
-        if self.info is None:
-            self._began = info.created
+        # An answer has some fifty fields, and most uses need only the ones above.
+        describe = functools.cache(functools.partial(from_wire, ConsumerInfo, answer))
+        if self._describe_first is None:
+            self._describe_first = describe
         else:
             # After the creation, so that it is the consumer's stream or a later one.
             self._check_stream(deadline)
-        self.cursor.made(info.delivered.stream_seq)
+        self.cursor.made(delivered.stream_seq)
         self.target = PullTarget(self.context, self.stream, name, AckPolicy.NONE)
-        self.info, self.fresh, self.epoch = info, True, epoch
+        returned = answer.get("config") or {}
+        limits = {field: returned[field] for field in LIMITS if returned.get(field)}
+        self.limits = USUAL if limits == USUAL_LIMITS else describe().config
+        self.describe, self.fresh, self.epoch = describe, True, epoch
         if self.closed.is_set():
             self._forget(name)
-        return info
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
         """
@@ -239,8 +265,9 @@ class OrderedSource:
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server for the consumer."""
-        self.info = _consumer_admin.info(self.context, self.stream, self.cursor.name, deadline)
-        return self.info
+        info = _consumer_admin.info(self.context, self.stream, self.cursor.name, deadline)
+        self.describe = lambda: info
+        return info
 
     def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
         """

@@ -437,7 +437,7 @@ class TestEnd:
         }
         emptied = stream.info()
         emptied = attrs.evolve(emptied, state=attrs.evolve(emptied.state, last_seq=0))
-        admin, name = ordered_source._consumer_admin, request_name
+        admin, name = ordered_source._consumer_admin, request_name.replace("create", "send")
         if request_name == "stream_info":
             admin, name = ordered_source._stream_admin, "info"
         send = getattr(admin, name)
