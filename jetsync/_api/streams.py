@@ -13,12 +13,13 @@ import attrs
 from jetsync import errors
 from jetsync._api.requests import Progress
 from jetsync._base.integers import read_count
-from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.codec import from_wire, parse_time, to_wire
 from jetsync.values.server_versions import STREAM_NEEDS, check_reply, explain_refusal
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Mapping
 
     from jetsync._api.context import Context
@@ -120,6 +121,21 @@ def info(
         subjects_filter=subjects_filter,
         deleted_details=deleted_details,
     )
+
+
+def position(context: Context, name: str, deadline: Deadline) -> tuple[int, dt.datetime | None]:
+    """
+    Request the last sequence of a stream, and when the stream was created.
+
+    :func:`info` needs six times as many calls, for the some seventy fields of the same answer.
+    """
+    answer = context.api(
+        f"STREAM.INFO.{validate_name('stream', name)}", None, deadline, stream=name
+    )
+    state, created = answer.get("state"), answer.get("created")
+    if not isinstance(state, dict) or not isinstance(created, str):
+        raise errors.ProtocolError(f"the description of stream {name!r} has no state or no time")
+    return read_count(state.get("last_seq"), "last_seq"), parse_time(created)
 
 
 def read_info(

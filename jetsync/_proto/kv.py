@@ -169,6 +169,8 @@ def covering(patterns: Sequence[str]) -> list[str]:
     Servers refuse a list of filters in which one filter covers another.
     """
     given = dict.fromkeys(patterns)
+    if len(given) == 1:
+        return [*given]
     # The patterns as a tree of their parts. The key "" of a node holds the pattern that ends there.
     # Comparing each key with each pattern would take minutes for 10,000 of each.
     tree: dict[str, Any] = {}

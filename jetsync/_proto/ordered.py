@@ -106,6 +106,11 @@ class OrderedCursor:
         """How many messages have arrived in order."""
         return self._before + self._expected - 1
 
+    @property
+    def arrived(self) -> int:
+        """How many messages of the newest consumer have arrived in order."""
+        return self._expected - 1
+
     def next_config(self) -> dict[str, Any]:
         """
         Return the configuration of the next consumer, and expect its messages from now on.

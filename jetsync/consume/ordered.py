@@ -30,6 +30,7 @@ from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
@@ -41,14 +42,14 @@ from jetsync.values.stream_config import RetentionPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self, Unpack
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._base.keywords import NoKeywords
+    from jetsync._proto.consume import ConsumeOptions
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_config import StreamConfig
@@ -128,68 +129,35 @@ def open_ordered(
     if wanted.get("deliver_policy") == DeliverPolicy.LAST_PER_SUBJECT and not filters:
         # Servers require a filter with this policy.
         filters = [">"]
-    config = ConsumerConfig(**_filter_fields(filters), **wanted)
+    config = ConsumerConfig(**filter_fields(filters), **wanted)
     for name, policy in starts.items():
         if (name in given) is not (config.deliver_policy is policy):
             raise errors.InvalidArgumentError(
                 f"{name} and deliver_policy={policy.value!r} need each other", argument=name
             )
     _consumer_admin.validate(config)
-    return open_valid(
-        context,
-        stream,
-        deadline,
-        known=known.config,
-        created=known.created,
-        filters=filters,
-        wanted=to_wire(config),
-        prefix=name_prefix,
-        max_reset_attempts=max_reset_attempts,
-    )
-
-
-def open_valid(
-    context: Context,
-    stream: str,
-    deadline: Deadline,
-    *,
-    known: StreamConfig,
-    created: dt.datetime | None,
-    filters: Sequence[str],
-    wanted: Mapping[str, Any],
-    prefix: str | None = None,
-    max_reset_attempts: int = -1,
-) -> OrderedConsumer:
-    """
-    Create the first consumer and return the handle; the options are valid.
-
-    Args:
-        context: The context of its requests.
-        stream: The stream.
-        deadline: The deadline of the calling operation.
-        known: What is known about the stream's configuration.
-        created: When the stream was created, if known.
-        filters: Subjects and wildcards.
-        wanted: The options, as they are sent to servers.
-        prefix: The start of the consumers' names; None for a random one.
-        max_reset_attempts: As for ``Stream.ordered_consumer``.
-    """
-    if prefix is None:
-        prefix = secrets.token_hex(8)
-    wanted = {**wanted, **_filter_fields(filters)}
-    # If a stream deletes messages after acknowledgements, servers refuse consumers with fewer
-    # replicas than the stream.
-    is_limits = known.retention in (None, RetentionPolicy.LIMITS)
-    cursor = OrderedCursor(wanted, prefix, 1 if is_limits else None)
-    source = OrderedSource(context, stream, created, cursor, max_reset_attempts)
+    prefix = secrets.token_hex(8) if name_prefix is None else name_prefix
+    cursor = OrderedCursor(to_wire(config), prefix, replicas_in(known.config))
+    source = OrderedSource(context, stream, known.created, cursor, max_reset_attempts)
     source.make(deadline)
-    given = [subject for subject in filters if subject]
-    _consumer_admin.warn_about_filters(context, (stream, cursor.name), given, known, deadline)
+    _consumer_admin.warn_about_filters(
+        context, (stream, cursor.name), _consumer_admin.filters_of(config), known.config, deadline
+    )
     return OrderedConsumer(source)
 
 
-def _filter_fields(filters: Sequence[str]) -> dict[str, Any]:
-    """Return the field of a configuration for these filters."""
+def replicas_in(stream: StreamConfig) -> int | None:
+    """
+    Return how many replicas a consumer has; None lets the server decide.
+
+    If a stream deletes messages after acknowledgements, servers refuse consumers with fewer
+    replicas than the stream.
+    """
+    return 1 if stream.retention in (None, RetentionPolicy.LIMITS) else None
+
+
+def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
+    """Return the field of a consumer's configuration for these filters."""
     if len(filters) == 1:
         return {"filter_subject": filters[0]}
     return {"filter_subjects": list(filters)} if filters else {}
@@ -431,18 +399,9 @@ class OrderedConsumer:
             verify=False,
         )
 
-    def _consume(
-        self, deadline: Deadline, *, verify: bool = True, **options: Any
-    ) -> OrderedConsumption:
-        wanted = consume_options(
-            self.stream_name,
-            self.name,
-            self._source.limits,
-            default_heartbeat=HEARTBEAT,
-            **options,
-        )
-        source = self._source
-        return self._begin(deadline, lambda: OrderedConsumption(source, wanted), verify=verify)
+    def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
+        wanted = ordered_options(self._source, **options)
+        return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
 
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
         """Begin a use with a fresh consumer, or raise an error if another thread has closed it."""
@@ -474,17 +433,46 @@ class OrderedConsumer:
 
 
 def consume_within(
-    ordered: OrderedConsumer, deadline: Deadline, *, verify: bool = True, **options: Any
+    ordered: OrderedConsumer, deadline: Deadline, **options: Any
 ) -> OrderedConsumption:
+    """Do what ``consume`` does, with the deadline of the calling operation."""
+    return ordered._consume(deadline, **options)  # noqa: SLF001  (its own module)
+
+
+def pending_of(ordered: OrderedConsumer) -> int:
+    """Return how many messages the current consumer had to send when it was created."""
+    return ordered._source.pending  # noqa: SLF001  (its own module)
+
+
+def ordered_options(source: OrderedSource, **options: Any) -> ConsumeOptions:
+    """Check the options of ``OrderedConsumer.consume``, and complete them."""
+    return consume_options(
+        source.stream, source.cursor.name, source.limits, default_heartbeat=HEARTBEAT, **options
+    )
+
+
+def take_checked(messages: OrderedConsumption) -> Message | None:
     """
-    Do what ``consume`` does, with the deadline of the calling operation.
+    Return the next message if it has arrived and is known to be in order; never waits.
 
-    Without *verify*, the server is not asked whether the consumer still exists. A read that finds
-    none replaces it.
+    Call this after ``take`` and before ``settle``, and only if no other call takes a message. If
+    Ctrl-C interrupts a call, a later call of any thread takes all messages since ``take`` again.
     """
-    return ordered._consume(deadline, verify=verify, **options)  # noqa: SLF001  (its own module)
-
-
-def source_of(ordered: OrderedConsumer) -> OrderedSource:
-    """Return the consumer on the server."""
-    return ordered._source  # noqa: SLF001  (its own module)
+    core, cursor = messages._core, messages._source.cursor  # noqa: SLF001  (its own module)
+    try:
+        if core is None or core.engine.buffer[0][1] is not cursor.ahead[-1]:
+            return None
+        frame = core.take_first()
+    except IndexError:
+        return None
+    before = cursor.position
+    cursor.take(frame[1])
+    if len(core.buffer) <= core.low[0]:
+        core.refill()
+    try:
+        return core.make(frame)
+    except PluginError as error:
+        # The messages before this one are handed out first.
+        cursor.go_back(before)
+        messages._reading.end(error)  # noqa: SLF001  (its own module)
+        return None

@@ -26,11 +26,11 @@ from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
-from jetsync.values.consumer_info import ConsumerInfo, SequenceInfo
+from jetsync.values.consumer_info import ConsumerInfo
 from jetsync.values.stored import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jetsync._api.context import Context
     from jetsync._proto.ordered import OrderedCursor, Position
@@ -78,6 +78,17 @@ def _is_temporary(error: errors.JetSyncError) -> bool:
         return isinstance(error, kinds) or error.code >= 500
     return isinstance(
         error, (errors.RequestTimeoutError, errors.ConnectionLostError, errors.DisconnectedError)
+    )
+
+
+def _position(answer: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the consumer sequence and the stream sequence up to which a consumer has sent."""
+    sent = answer.get("delivered") or {}
+    if not isinstance(sent, dict):
+        raise errors.ProtocolError("the description of a consumer has no position")
+    return (
+        read_count(sent.get("consumer_seq", 0), "consumer_seq"),
+        read_count(sent.get("stream_seq", 0), "stream_seq"),
     )
 
 
@@ -182,8 +193,8 @@ class OrderedSource:
                 # waits a moment for the answer, and the consumer is deleted after that.
                 until = UnlessSet(deadline.at, deadline.total, deadline.latch, ANSWER_GRACE)
             answer = _consumer_admin.send(self.context, self.stream, config, until)
-            delivered = from_wire(SequenceInfo, answer.get("delivered") or {})
-            if delivered.consumer_seq:
+            sent = _position(answer)
+            if sent[0]:
                 # It belongs to another client, with the same name and configuration.
                 raise errors.ConsumerExistsError(stream=self.stream, consumer=name)
             self.pending = read_count(answer.get("num_pending") or 0, "num_pending")
@@ -202,7 +213,7 @@ class OrderedSource:
         else:
             # After the creation, so that it is the consumer's stream or a later one.
             self._check_stream(deadline)
-        self.cursor.made(delivered.stream_seq)
+        self.cursor.made(sent[1])
         self.target = PullTarget(self.context, self.stream, name, AckPolicy.NONE)
         returned = answer.get("config") or {}
         limits = {field: returned[field] for field in LIMITS if returned.get(field)}

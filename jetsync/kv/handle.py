@@ -25,7 +25,7 @@ from jetsync.kv.codecs import Codecs, check_codec
 from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
-from jetsync.kv.watch import Watch, watch_subjects
+from jetsync.kv.watch import Watch, initial_entries, watch_subjects
 from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 
@@ -441,7 +441,7 @@ class KeyValue(Generic[ValueT]):
         patterns = [*map(bucket.stored_pattern, filters)]
         policy = DeliverPolicy.LAST_PER_SUBJECT
         with self._watch(patterns, policy, deadline, meta_only=True, complete=True) as watch:
-            for entry in watch.initial(timeout=deadline.remaining()):
+            for entry in initial_entries(watch, deadline):
                 found.pop(entry.key, None)
                 if not entry.is_deleted:
                     # Keys alone take a fifth of the memory.
@@ -467,7 +467,7 @@ class KeyValue(Generic[ValueT]):
         deadline = Deadline.after(READING if timeout is None else timeout)
         stored = self._bucket.stored_key(key)
         with self._watch([stored], DeliverPolicy.ALL, deadline) as watch:
-            found = list(watch.initial(timeout=deadline.remaining()))
+            found = [*initial_entries(watch, deadline)]
         if not found:
             raise self._bucket.not_found(key)
         return self._bucket.all_shown(found)
@@ -635,7 +635,7 @@ class KeyValue(Generic[ValueT]):
         bucket = self._bucket
         deleted: dict[str, Entry] = {}
         with self._watch([], DeliverPolicy.LAST_PER_SUBJECT, deadline, meta_only=True) as watch:
-            for entry in watch.initial(timeout=deadline.remaining()):
+            for entry in initial_entries(watch, deadline):
                 deleted.pop(entry.key, None)
                 if entry.is_deleted:
                     deleted[entry.key] = entry

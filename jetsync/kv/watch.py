@@ -1,28 +1,35 @@
 """
 Watch a bucket: its entries, and then every change in order, with no gaps or duplicates.
 
-A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. This module
-decides when the initial entries are complete. After a lost message, consumer or connection, the
-watch recovers in ``OrderedSource.remake`` (:mod:`jetsync.consume.ordered_source`).
+A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. Its engine
+decides when the initial entries are complete (:mod:`jetsync._proto.watching`). After a lost
+message, consumer or connection, the watch recovers in ``OrderedSource.remake``
+(:mod:`jetsync.consume.ordered_source`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import secrets
+from collections import deque
+from functools import partial
+from itertools import chain
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from jetsync import errors
+from jetsync._api import streams as _stream_admin
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import disown
-from jetsync._base.iterations import Iteration
+from jetsync._base.iterations import Iteration, one_by_one
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import outside
-from jetsync.consume.ordered import consume_within, open_ordered
-from jetsync.consume.ordered_reads import arrived, nudge
-from jetsync.consume.ordered_source import SHORTEST_CREATE
+from jetsync._proto.ordered import OrderedCursor
+from jetsync._proto.watching import WatchEngine
+from jetsync.consume.ordered import filter_fields, ordered_options, replicas_in, take_checked
+from jetsync.consume.ordered_reads import OrderedConsumption, arrived, nudge
+from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
@@ -35,28 +42,16 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._proto.kv import BucketLayout
-    from jetsync.consume.ordered import OrderedConsumer
     from jetsync.kv.entry import Entry
     from jetsync.stream import Stream
-    from jetsync.values.message import Message
 
 __all__ = ["Watch"]
 
 # Entries to prefetch if the watch leaves out the values.
 PREFETCHED_KEYS: Final = 5000
 
-# Seconds without an entry after which a watch asks the server whether its initial entries are
-# complete. Each entry tells how many follow it. So the watch only has to ask if the following
-# entries were removed in the meantime, or if the consumer was recreated.
-QUIET: Final = 0.25
-
-# The same after a nudge, at most once for each initial entry. A nudge gets the server past one
-# removed entry, so with 0.25 seconds 30 of them took 7.4 s.
-NUDGED: Final = 0.01
-
-# A watch counts as current once it has taken this many times the number of initial entries, even if
-# some of these have not arrived.
-MOST: Final = 4
+# Entries that are taken out of the buffer at once.
+RUN: Final = 64
 
 # Seconds to wait for the server's answer.
 INFO_TIMEOUT: Final = 1.0
@@ -67,6 +62,9 @@ SHORTEST_INFO: Final = SHORTEST_CREATE
 
 # The description of the error if there is no stream, without a further reason.
 MISSING: Final = errors.StreamNotFoundError().description
+
+# Taken from if no entry has arrived.
+NOTHING: Final[Iterator[Any]] = one_by_one(list.pop, [])
 
 
 class Watched(Protocol):
@@ -117,70 +115,50 @@ class Watch(Generic[ValueT]):
     """
 
     # Threads: any, and signal handlers.
-    # Locks: the thread that takes an entry has the turn of `_reading`, which protects the
-    # counts and the position.
+    # Locks: the thread that takes entries out of the buffer has the turn of `_reading`, which
+    # protects the engine and the position. A thread takes an entry out of a run in one step.
 
     __reduce__ = refuse_copy
 
     def __init__(
         self,
         bucket: Watched,
-        ordered: OrderedConsumer,
-        deadline: Deadline,
+        engine: WatchEngine,
+        source: OrderedSource,
+        messages: OrderedConsumption,
         *,
-        ends: bool,
-        before: int,
-        complete: bool,
-        ignore_deletes: bool,
+        until: Deadline | None,
+        ignore_deletes: bool = False,
         shown: Callable[[Entry], Entry[Any]] | None = None,
         report: Callable[[errors.DecodeError], object] | None = None,
     ) -> None:
         self._bucket = bucket
+        self._engine = engine
+        self._source = source
+        self._messages = messages
+        # The deadline of the call that also closes the watch; None if the caller closes it.
+        self._until = until
+        self._ignore_deletes = ignore_deletes
         # Decodes an entry; None returns it as it is stored.
         self._shown = shown
         # Called with the error of an entry that is left out, or raises it.
         self._report = report
-        self._ordered = ordered
-        # The deadline of the call that also closes the watch; None if the caller closes it.
-        self._until = deadline if ends else None
-        self._ignore_deletes = ignore_deletes
+        self._lane = bucket.context.lane
         self._reading = Reading("watch", bucket.context.connection)
         # Also set when the watch ends, so that no thread keeps waiting for it.
         self._current = Latch()
-        # The deadline of the current wait for an entry.
-        self._step = Deadline.after(0.0)
-        self._revision = 0
-        # That of the last entry that was handed out. After Ctrl-C, the ordered consumer may send it
-        # again.
-        self._handed_out = 0
-        # How often the server was asked to continue, and the seconds without an entry before it is
-        # asked whether it has sent everything.
-        self._nudges = 0
-        self._quiet = QUIET
-        # The message of the last entry.
-        self._last: Message | None = None
-        # The number of initial entries; 0 once the number is no longer known.
-        self._there = ordered.cached_info.num_pending
-        # The last revision in the bucket just before the consumer was created.
-        self._before = before
-        # See :data:`MOST`. A caller who needs *complete* initial entries waits for them, also if
-        # changes arrive faster than they are taken.
-        self._most = math.inf if complete else MOST
-        self._complete = complete
-        # The last revision in the bucket when the server first said that it has sent everything,
-        # for such a caller. All initial entries arrive up to it.
-        self._goal: int | None = None
-        # The entries that have arrived, and those of them that are certainly initial ones.
-        self._taken = self._taken_initial = 0
-        policy = ordered.cached_info.config.deliver_policy
-        self._is_current = policy is DeliverPolicy.NEW or not self._there
-        if self._is_current:
+        self._is_current = engine.current
+        if engine.current:
             self._current.set()
-        only_names = ordered.cached_info.config.headers_only
-        self._messages = consume_within(
-            ordered, deadline, max_messages=PREFETCHED_KEYS if only_names else None
-        )
-        disown(bucket.context.lane.later, self)
+        self._revision = 0
+        # The entries that were taken out of the buffer, with their revisions, see `one_by_one`. If
+        # they complete the initial ones, the last of them is in `_final`. The thread that takes it
+        # makes the watch current.
+        self._run: Iterator[tuple[int, Entry[Any]]] = NOTHING
+        self._final: tuple[int, Entry[Any]] | None = None
+        # The revision of the last one. After Ctrl-C, the ordered consumer may send it again.
+        self._last = 0
+        disown(self._lane.later, self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "current" if self._is_current else "loading"
@@ -196,12 +174,21 @@ class Watch(Generic[ValueT]):
         return self
 
     def __next__(self) -> Entry[ValueT]:
-        me = get_ident()
-        while True:
-            entry = self._take_in_loop()
+        reading, me = self._reading, get_ident()
+        # An entry that was held at Ctrl-C comes first.
+        if not (reading.held or self._lane.forked):
             # No call between this and the caller, so that no signal handler runs.
             try:
-                del self._reading.held[me]
+                for revision, entry in self._run:
+                    self._revision = revision
+                    return entry
+            except IndexError:
+                pass
+        while True:
+            entry = self._take_in_loop()
+            # As above.
+            try:
+                del reading.held[me]
             except KeyError:
                 continue  # A signal handler has taken it.
             return entry
@@ -271,10 +258,9 @@ class Watch(Generic[ValueT]):
         """Yield the initial entries."""
         deadline = Deadline.after(timeout)
         while (entry := self._take_initial(deadline)) is not None:
-            me = get_ident()
             # As in `__next__`.
             try:
-                del self._reading.held[me]
+                del self._reading.held[get_ident()]
             except KeyError:
                 continue
             yield entry
@@ -344,9 +330,7 @@ class Watch(Generic[ValueT]):
         # Without a connection, the server deletes the consumer after its inactive threshold.
         if context.connection.is_connected:
             until = context.deadline(None)
-            if self._until is not None:
-                until = self._until.at_most(until.total)
-            self._ordered.close(timeout=until.remaining())
+            self._source.close(until if self._until is None else self._until.at_most(until.total))
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
         """Return the next entry; None at the end, or after the last initial one if *initial*."""
@@ -354,7 +338,7 @@ class Watch(Generic[ValueT]):
         left: int | None = None
         while True:
             try:
-                return self._take_one(until, initial=initial)
+                return self._reading.run(until, self._take_held, until, get_ident(), initial)
             except errors.DecodeError as error:
                 if self._report is None:
                     raise
@@ -366,165 +350,167 @@ class Watch(Generic[ValueT]):
                 if until.total or initial or left <= 0:
                     raise errors.WaitTimeoutError("an entry", until.total)
 
-    def _take_one(self, until: Deadline, *, initial: bool) -> Entry[Any] | None:
-        """
-        Do the work of :meth:`_take` for one entry.
-
-        Raises:
-            DecodeError: The codecs cannot decode it.
-        """
-        return self._reading.run(until, self._take_held, until, get_ident(), initial)
-
     def _take_held(self, until: Deadline, me: int, initial: bool) -> Entry[Any] | None:  # noqa: FBT001 - as an argument of `Turn.run`
-        messages = self._messages
-        held: dict[int, Entry[Any]] = self._reading.held
-        if me in held and not self._reading.over.is_set():
-            return held[me]
-        while not self._reading.over.is_set():
-            # A call that was interrupted may have taken the last initial entry.
-            if initial and self._is_current and messages.is_settled:
-                return None
-            if initial and until.expired():
-                raise errors.WaitTimeoutError("an entry", until.total)
+        reading, held = self._reading, self._reading.held
+        while not reading.over.is_set():
+            if (
+                self._engine.current
+                and not self._is_current
+                and self._final is None
+                # Else a call was interrupted before it kept what it had taken.
+                and self._messages.is_settled
+            ):
+                self._note_current()
+            if me not in held:
+                if initial and self._is_current:
+                    return None
+                if initial and until.expired():
+                    raise errors.WaitTimeoutError("an entry", until.total)
+                self._hold(me)
+            if me in held:
+                entry: Entry[Any] = held[me]
+                return entry
             try:
-                # The reads of the consumer and of the bucket take turns of their own.
-                entry = outside(self._receive, until, initial)
-            except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
+                self._receive(until, initial)
+            except (
+                errors.CallInSignalHandlerError,
+                errors.ConflictingUseError,
+                errors.DecodeError,
+                errors.WaitTimeoutError,
+            ):
                 raise
             except errors.StreamNotFoundError as error:
                 reason = None if error.description == MISSING else error.description
                 gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
                 gone.__cause__ = error
                 self._end(gone)
-                continue
             except errors.JetSyncError as error:
                 self._end(error)
-                continue
-            if entry is not None:
-                if self._hold(entry, me):
-                    return held[me]
-            elif messages.closed:
-                self._end()
-            else:
-                if not self._is_current:
-                    self._look(until)
-                if until.expired():
-                    raise errors.WaitTimeoutError("an entry", until.total)
         return None
 
-    def _hold(self, entry: Entry, me: int) -> bool:
-        """Hold an entry as the codecs show it; return False if it is left out."""
-        is_new = entry.revision > self._handed_out
-        if is_new and not (self._ignore_deletes and entry.is_deleted):
-            try:
-                shown = entry if self._shown is None else outside(self._shown, entry)
-            except errors.DecodeError:
-                self._handed_out = entry.revision
-                self._messages.settle()
-                raise
-            # In one step: no signal handler runs between the two.
-            self._reading.held[me], self._handed_out = shown, entry.revision
-        else:
-            is_new = False
-        self._messages.settle()
-        return is_new
+    def _hold(self, me: int) -> None:
+        """Take the next entry of the run, if there is one, and hold it."""
+        held = self._reading.held
+        # No call between the two steps, so that no signal handler runs.
+        try:
+            for revision, entry in self._run:
+                held[me], self._revision = entry, revision
+                return
+        except IndexError:
+            pass
+        if self._final is not None:
+            (self._revision, held[me]), self._final = self._final, None
+            self._note_current()
 
-    def _receive(self, until: Deadline, initial: bool) -> Entry | None:  # noqa: FBT001 - as above
-        """Return the next entry within *until* or until it is time to ask the server."""
-        messages = self._messages
-        # A buffered entry is returned even after the deadline, so most calls need no new one.
-        message = messages.take(self._step, shared=True)
-        if message is None and not messages.closed:
-            is_patient = self._is_current and not initial
-            self._step = until.at_most(messages.options.expires if is_patient else self._quiet)
-            message = messages.take(self._step, shared=True)
+    def _receive(self, until: Deadline, initial: bool) -> None:  # noqa: FBT001 - as in `_take_held`
+        """
+        Take the entries that have arrived, and wait until there is one.
+
+        Raises:
+            WaitTimeoutError: None arrived in time.
+        """
+        engine, messages = self._engine, self._messages
+        is_patient = self._is_current and not initial
+        step = until.at_most(messages.options.expires if is_patient else engine.quiet)
+        if not (self._is_current or messages.is_settled):
+            engine.repeat()
+        # The reads of the consumer take turns of their own.
+        message = outside(partial(messages.take, shared=True), step)
         if message is None:
-            return None
-        key = self._bucket.layout.key_of(message.subject)
-        entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
-        self._revision, self._last = entry.revision, message
-        if not self._is_current:
-            self._count(entry.revision)
-            if not entry.delta and not self._is_current:
-                self._on_nothing_pending(until)
-        return entry
+            self._note_silence(until)
+            return
+        run: list[tuple[int, Entry[Any]]] = []
+        # One at a time if the bucket has codecs: their calls belong to the thread that asks.
+        most = 1 if self._shown is not None else RUN
+        while message is not None:
+            key = self._bucket.layout.key_of(message.subject)
+            name = message.subject if key is None else key
+            entry: Entry[Any] = delivered_entry(self._bucket.name, name, message)
+            revision = entry.revision
+            if self._source.resets:
+                engine.recreate()
+            if engine.take(revision, entry.delta):
+                engine.learn_last(self._last_revision(until))
+            if revision > self._last and not (self._ignore_deletes and entry.is_deleted):
+                try:
+                    run.append(
+                        (revision, entry if self._shown is None else outside(self._shown, entry))
+                    )
+                except errors.DecodeError:
+                    self._last = revision
+                    messages.settle()
+                    raise
+            if engine.current and not self._is_current:
+                break
+            most -= 1
+            message = take_checked(messages) if most else None
+        if run:
+            last = run[-1][0]
+            final = run.pop() if engine.current and not self._is_current else None
+            kept = one_by_one(deque.popleft, deque(run))
+            # In one step: no signal handler runs between the two.
+            self._run, self._final, self._last = kept, final, last
+        messages.settle()
+        if self._reading.over.is_set():
+            self._end()
 
-    def _on_nothing_pending(self, until: Deadline) -> None:
-        """
-        Note that the initial entries are complete, unless changes may be missing among them.
-
-        If a key changes, servers count its old revision as removed before they count the new one
-        as pending. So for a moment they say that nothing is pending (seen on 2.15.1).
-        """
-        if self._complete and self._goal is None and self._there:
-            with contextlib.suppress(errors.JetSyncError):
-                info = self._bucket.stream.info(timeout=self._info_timeout(until))
-                self._goal = info.state.last_seq
-        if self._goal is None or self._revision >= self._goal:
-            self._note_current()
-
-    def _count(self, revision: int) -> None:
-        """
-        Check whether all initial entries have arrived, though more entries follow.
-
-        If a key changes before its initial entry was sent, many buckets no longer have that entry.
-        The server then sends only the change, in its place among the changes of other keys and new
-        keys. So a later revision does not show whether its key existed at the start. Only earlier
-        revisions count. If they do not become complete, the watch is current at an entry that no
-        other follows.
-        """
-        self._taken += 1
-        self._taken_initial += revision <= self._before
-        if not self._there or self._ordered.statistics().resets:
-            # A recreated consumer sends more than one revision of a key, so the number of initial
-            # entries no longer applies.
-            self._there = 0
-        elif (
-            self._taken_initial >= self._there
-            or self._taken >= self._most * self._there
-            or (self._goal is not None and revision >= self._goal)
-        ):
-            self._note_current()
+    def _note_silence(self, until: Deadline) -> None:
+        """Decide what follows, as no entry arrived; raises WaitTimeoutError at the deadline."""
+        if self._messages.closed:
+            self._end()
+            return
+        if not self._engine.current:
+            self._look(until)
+        if until.expired():
+            raise errors.WaitTimeoutError("an entry", until.total)
 
     def _look(self, until: Deadline) -> None:
         """Ask the server whether all initial entries have been sent."""
+        source = self._source
         try:
-            info = self._ordered.info(timeout=self._info_timeout(until))
+            info = source.ask(self._info_deadline(until))
         except errors.JetSyncError:
             return
-        if info.num_pending:
-            # Servers stop sending the last entries of keys at one that was removed meanwhile (seen
-            # on 2.15.1). They continue when a change, a heartbeat or a pull arrives.
+        sent = info.delivered.consumer_seq, info.delivered.stream_seq
+        arrived = source.cursor.arrived, source.cursor.last or 0
+        wanted = self._engine.look(info.num_pending, sent, arrived)
+        if wanted == "nudge":
             nudge(self._messages)
-            self._nudges += 1
-            self._quiet = NUDGED if self._nudges < self._there else QUIET
-            return
-        sent, came = info.delivered, 0
-        if self._last is not None and self._last.metadata.consumer == info.name:
-            came = self._last.metadata.consumer_sequence
-        # After a purge, the consumer's position may be after messages that it never sent.
-        last = self._ordered.statistics().last_sequence or 0
-        if sent.consumer_seq > came and sent.stream_seq > last:
-            return
-        if self._goal is None:
-            self._quiet = QUIET
-            self._on_nothing_pending(until)
-        else:
-            self._note_current()
+        elif wanted == "last":
+            self._engine.learn_last(self._last_revision(until))
 
-    def _info_timeout(self, until: Deadline) -> float:
-        """Return the seconds to wait for an info that is needed before *until*."""
-        seconds = min(INFO_TIMEOUT, until.remaining())
-        return seconds if self._until is not None else max(seconds, SHORTEST_INFO)
+    def _last_revision(self, until: Deadline) -> int | None:
+        """Ask for the last revision in the bucket; return None if the server does not answer."""
+        context, stream = self._bucket.context, self._bucket.stream.name
+        try:
+            return _stream_admin.position(context, stream, self._info_deadline(until))[0]
+        except errors.JetSyncError:
+            return None
+
+    def _info_deadline(self, until: Deadline) -> Deadline:
+        """Return the deadline of a request whose answer is needed before *until*."""
+        least = SHORTEST_INFO if self._until is None else 0.0
+        return Deadline.after(max(min(INFO_TIMEOUT, until.remaining()), least))
 
     def _note_current(self) -> None:
         self._is_current = True
         self._current.set()
 
     def _end(self, error: errors.JetSyncError | None = None) -> None:
-        """Record that no more entries arrive."""
+        """Record that no more entries arrive, and drop those that were not taken."""
         self._reading.end(error)
+        self._run, self._final = NOTHING, None
         self._current.set()
+
+    def _initial_runs(self, deadline: Deadline) -> Generator[list[Entry[ValueT]], None, None]:
+        """Yield the initial entries that have arrived, as often as it takes."""
+        while not self._is_current and (entry := self._take_initial(deadline)) is not None:
+            del self._reading.held[get_ident()]
+            found = [entry]
+            with contextlib.suppress(IndexError):
+                for _, entry in self._run:
+                    found.append(entry)
+            yield found
 
 
 class Takes:
@@ -548,6 +534,15 @@ class Takes:
         self.initial: Callable[[Deadline], Entry | None] = watch._take_initial  # noqa: SLF001
 
 
+def initial_entries(watch: Watch[ValueT], deadline: Deadline) -> Iterator[Entry[ValueT]]:
+    """
+    Yield the initial entries of a watch that no other call uses, with few calls for each.
+
+    Raises as ``Watch.initial``. If Ctrl-C interrupts it, entries are lost.
+    """
+    return chain.from_iterable(watch._initial_runs(deadline))  # noqa: SLF001  (its own module)
+
+
 def watch_subjects(
     bucket: Watched,
     filters: Sequence[str],
@@ -558,49 +553,41 @@ def watch_subjects(
     meta_only: bool = False,
     ends: bool,
     complete: bool = False,
-    ignore_deletes: bool = False,
-    shown: Callable[[Entry], Entry[Any]] | None = None,
-    report: Callable[[errors.DecodeError], object] | None = None,
+    **options: Any,
 ) -> Watch[Any]:
     """
     Create a watch.
 
     Args:
         bucket: What to watch.
-        filters: Subjects of the stream.
+        filters: Subjects of the stream, at least one.
         deadline: Deadline of the calling operation.
         policy: Where the watch starts.
         from_revision: As for ``KeyValue.watch``.
         meta_only: As for ``KeyValue.watch``.
         ends: Whether the calling operation closes the watch.
-        complete: As for :class:`Watch`, like all further arguments.
-        ignore_deletes: Whether to leave out deletions.
-        shown: Decodes an entry; None returns it as it is stored.
-        report: Called with the error of an entry that cannot be decoded; None raises it.
+        complete: As for :class:`WatchEngine`.
+        **options: The further options of :class:`Watch`.
     """
-    stream = bucket.stream
-    before = 0
-    if policy is not DeliverPolicy.NEW:
+    context, stream, known = bucket.context, bucket.stream.name, bucket.stream.cached_info
+    is_new, before, created = policy is DeliverPolicy.NEW, 0, known.created
+    if not is_new:
         # Asked before the consumer is created: entries up to this revision are initial.
-        before = stream.info(timeout=deadline.remaining()).state.last_seq
-    ordered = open_ordered(
-        bucket.context,
-        stream.name,
-        stream.cached_info,
-        deadline,
-        filters,
-        deliver_policy=policy,
-        opt_start_seq=from_revision,
-        headers_only=meta_only or None,
-    )
+        before, created = _stream_admin.position(context, stream, deadline)
+    wanted = {**filter_fields(filters), "deliver_policy": policy.value}
+    if from_revision is not None:
+        wanted["opt_start_seq"] = from_revision
+    if meta_only:
+        wanted["headers_only"] = True
+    cursor = OrderedCursor(wanted, secrets.token_hex(8), replicas_in(known.config))
+    source = OrderedSource(context, stream, created, cursor, max_attempts=-1)
+    source.make(deadline)
+    prefetched = PREFETCHED_KEYS if meta_only else None
     return Watch(
         bucket,
-        ordered,
-        deadline,
-        ends=ends,
-        before=before,
-        complete=complete,
-        ignore_deletes=ignore_deletes,
-        shown=shown,
-        report=report,
+        WatchEngine(0 if is_new else source.pending, before, complete=complete),
+        source,
+        OrderedConsumption(source, ordered_options(source, max_messages=prefetched)),
+        until=deadline if ends else None,
+        **options,
     )

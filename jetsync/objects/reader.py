@@ -19,7 +19,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn, outside
 from jetsync._proto.direct import BatchRead
 from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
-from jetsync.consume.ordered import consume_within, open_ordered, source_of
+from jetsync.consume.ordered import consume_within, open_ordered, pending_of
 from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream
 
@@ -519,7 +519,7 @@ class _Consumed:
             deadline,
         )
         # Chunks that are removed before they are sent never arrive.
-        self._left = min(count, source_of(self._ordered).pending)
+        self._left = min(count, pending_of(self._ordered))
         self._messages: OrderedConsumption | None = None
         # The last chunk that was taken.
         self._last: Metadata | None = None

@@ -216,7 +216,7 @@ class TestInitial:
         """
         A watch becomes current if some keys are gone and others keep changing.
         """
-        monkeypatch.setattr("jetsync.kv.watch.MOST", 2)
+        monkeypatch.setattr("jetsync._proto.watching.MOST", 2)
         for number in range(600):
             kv.put(f"k{number}", b"")
         count = 0
@@ -374,8 +374,8 @@ class TestEnd:
             elif how == "iterate":
                 assert list(watch) == []
             else:
-                watch._is_current = False
-                watch._look = lambda: None
+                watch._engine.current = watch._is_current = False
+                watch._look = lambda _: None
                 with pytest.raises(jetsync.HandleClosedError):
                     list(watch.initial())
 
@@ -469,7 +469,7 @@ class TestEnd:
         # The handle works with the new bucket.
         with kv.watch() as watch:
             assert seen(watch.initial(timeout=10)) == [("a", revisions)]
-            kv.stream.delete_consumer(watch._ordered.name)
+            kv.stream.delete_consumer(watch._source.cursor.name)
             assert kv.put("b", b"") == revisions + 1
             assert watch.next(timeout=60).key == "b"
 
@@ -624,7 +624,7 @@ class TestKeys:
         kv = make_bucket()
         keys = [f"k.{number}" for number in range(20)]
         revisions = [kv.put(key, b"") for key in keys]
-        opened, delivered = watch.open_ordered, watch.delivered_entry
+        opened, delivered = watch.OrderedSource.make, watch.delivered_entry
 
         def open_late(*arguments, **options):
             for key in keys[:5]:
@@ -637,7 +637,7 @@ class TestKeys:
             entry = delivered(*arguments)
             return attrs.evolve(entry, delta=0) if entry.revision == revisions[-1] else entry
 
-        monkeypatch.setattr(watch, "open_ordered", open_late)
+        monkeypatch.setattr(watch.OrderedSource, "make", open_late)
         monkeypatch.setattr(watch, "delivered_entry", too_early)
         assert sorted(kv.keys("k.>")) == sorted(keys)
 
@@ -719,8 +719,8 @@ class TestKeys:
         ask, calls = jetsync.Stream.info, itertools.count()
 
         def set_first(stream, **options):
-            # The first call comes before the marker is read.
-            if next(calls) == 1:
+            # The first call comes after the marker was read.
+            if next(calls) == 0:
                 kv.put("a", b"2")
             return ask(stream, **options)
 
