@@ -158,6 +158,18 @@ class TestLookAhead:
                 assert ahead.take(subject) == single.take(subject)
                 assert (ahead.last, ahead.delivered) == (single.last, single.delivered)
 
+    def test_a_run_ends_where_a_number_gets_longer(self):
+        """
+        Messages before a sequence with more digits are a run, and those after it are the next one.
+        """
+        made = cursor()
+        replies = [reply(sequence, sequence - 6) for sequence in range(7, 13)]
+        made.look_ahead(replies)
+        assert made.ahead == replies[2::-1]
+        assert [made.take(each) for each in replies[:3]] == ["next"] * 3
+        made.look_ahead(replies[3:])
+        assert made.ahead == replies[:2:-1]
+
     def test_whole_runs(self):
         """
         Messages in order are recognised as a run, and those of another consumer are not.
