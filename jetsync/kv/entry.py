@@ -12,6 +12,7 @@ import attrs
 from jetsync._base.integers import read_digits
 from jetsync._proto.kv import STREAM_PREFIX, KeyOperation, operation_of
 from jetsync.errors import DecodeError
+from jetsync.values.headers import KV_OPERATION, MARKER_REASON
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.stored import quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
@@ -33,6 +34,11 @@ __all__ = ["Entry"]
 
 ORDINARY: Final = 9
 """Tokens of the reply subject of a message, unless its server adds domain and account."""
+
+# Without one of these in its header block, an entry is a put. Most entries are, and to parse the
+# headers takes as long as the rest.
+_OPERATION_LINE: Final = f"\r\n{KV_OPERATION}:".encode()
+_MARKER_LINE: Final = f"\r\n{MARKER_REASON}:".encode()
 
 
 @attrs.frozen(slots=True)
@@ -117,8 +123,9 @@ def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
     else:
         said = message.metadata
         sequence, timestamp, pending = said.stream_sequence, said.timestamp_ns, said.pending
-    headers = message.headers
-    operation, marker = operation_of(headers)
+    operation, marker, block = KeyOperation.PUT, None, message.raw_headers
+    if block is not None and (_OPERATION_LINE in block or _MARKER_LINE in block):
+        operation, marker = operation_of(message.headers)
     return Entry(
         bucket,
         key,
@@ -128,5 +135,5 @@ def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
         operation,
         pending,
         marker,
-        message.ttl if headers else None,
+        None if block is None else message.ttl,
     )
