@@ -1,0 +1,177 @@
+"""
+What a status means for the read whose pull it ends: all rows, for both readers.
+"""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from helpers.consuming import options
+from jetsync._proto.consume import ConsumeEngine
+from jetsync._proto.origin import Origin
+from jetsync._proto.pull import Priorities, PullEngine, PullRequest
+from jetsync._proto.status import Effect
+from jetsync.consume.fetch import Fetch
+from jetsync.events import PullOutcome
+
+BATCH = 10
+EXPIRES = 30.0
+GROUP = Priorities(group="g")
+SIZE = "409 Message Size Exceeds MaxBytes"
+
+BOUNDED = {
+    "done": (False, False, 3, 1),
+    "waits": (True, False, 3, 1),
+    "first, none found": (True, True, 0, 1),
+    "first, some found": (True, True, 3, 1),
+    "second, none found": (True, True, 0, 2),
+    "second, some found": (True, True, 3, 2),
+    "third, some found": (True, True, 3, 3),
+}
+"""
+Bounded reads: whether messages and time are left, `no_wait`, messages found, and which pull it is.
+"""
+
+ENDLESS = {
+    "served": (BATCH - 1, 0.0, None),
+    "expired": (BATCH, EXPIRES, None),
+    "early and empty": (BATCH, 0.0, None),
+    "with a pin": (BATCH - 1, 0.0, "id"),
+}
+"""
+Endless reads: messages that the server did not deliver, the age of the pull, and its pin id.
+"""
+
+# The columns are the reads above in their order: seven bounded ones, four endless ones.
+ROWS = """
+404 No Messages                 | end end   again end end end   end | end   end   later end
+408 Request Timeout             | end end   again end end again end | end   end   later end
+408 Interest Expired            | end end   again end end again end | end   end   later end
+409 Batch Completed             | end end   end   end end end   end | end   end   later end
+409 Server Shutdown             | end later later * * * *           | later later later later
+409 Leadership Change           | end later later * * * *           | later later later later
+423 Nats-Wrong-Pin-Id           | end later later * * * *           | later later later again
+503                             | end probe probe * * * *           | probe probe probe probe
+409 Exceeded MaxRequestBatch    | fail fail fail * * * *            | later later later later
+409 Exceeded MaxRequestExpires  | fail fail fail * * * *            | later later later later
+409 Exceeded MaxRequestMaxBytes | fail fail fail * * * *            | later later later later
+409 Exceeded MaxWaiting         | fail fail fail * * * *            | later later later later
+409 Something New               | fail fail fail * * * *            | later later later later
+500                             | fail fail fail * * * *            | later later later later
+409 Consumer Deleted            | fail fail fail * * * *            | fail  fail  fail  fail
+409 Consumer is push based      | fail fail fail * * * *            | fail  fail  fail  fail
+400 Bad Request                 | fail fail fail * * * *            | fail  fail  fail  fail
+400 Bad Request - Not a Pinned  | fail fail fail * * * *            | fail  fail  fail  fail
+412 Required Api Level          | fail fail fail * * * *            | fail  fail  fail  fail
+"""
+
+
+def rows(column, names):
+    """
+    Return each cell of a column as a status line, the name of the read, and the verdict.
+    """
+    for row in ROWS.strip().splitlines():
+        cells = row.split("|")
+        verdicts = cells[column].split()
+        last = verdicts[2] if column == 1 else ""
+        for name, verdict in zip(names, verdicts, strict=True):
+            yield cells[0].strip(), name, last if verdict == "*" else verdict
+
+
+def frame(pull, line, pending=None, size=None):
+    """
+    Return the frame of a status that ends a pull.
+    """
+    counts = ""
+    if pending is not None:
+        counts = f"Nats-Pending-Messages: {pending}\r\nNats-Pending-Bytes: {size or 0}\r\n"
+    return (pull.subject, b"", f"NATS/1.0 {line}\r\n{counts}\r\n".encode(), b"")
+
+
+def fetched(line, name):
+    """
+    Return what a fetch does after a status.
+    """
+    left, no_wait, found, attempt = BOUNDED[name]
+    pulls = PullEngine(b"_INBOX.c", Origin("S", "C"))
+    request = PullRequest(max_messages=BATCH, expires=EXPIRES, no_wait=no_wait)
+    pull = pulls.open(request, 0.0)
+    fetch = Fetch.__new__(Fetch)
+    fetch.inbox = fetch.error = None
+    fetch.request, fetch.received, fetch._received_bytes = request, found, 0
+    fetch._attempt, fetch._pull_due = attempt, False
+    fetch._send_until = types.SimpleNamespace(remaining=lambda: EXPIRES if left else 0.0)
+    fetch.target = types.SimpleNamespace(stream="S", consumer="C", pins={})
+    ((status, ended),) = pulls.receive([frame(pull, line)], 0.0).statuses
+    outcome = fetch._judge(status, ended)
+    assert (outcome is PullOutcome.FAILED) is (fetch.error is not None)
+    assert (outcome is PullOutcome.RETRIED) is fetch._pull_due
+    if not fetch._pull_due:
+        assert fetch._attempt == attempt
+        return "end" if fetch.error is None else "fail"
+    if status.effect is Effect.ENDED:
+        assert fetch._attempt == attempt + 1
+        return "again"
+    assert fetch._attempt == attempt
+    return "probe" if status.effect is Effect.ABSENT else "later"
+
+
+def consumed(line, pending, age, pin, *, size=None, **changes):
+    """
+    Return what a consumption does after a status.
+    """
+    pulls = PullEngine(b"_INBOX.c", Origin("S", "C"))
+    pins = {} if pin is None else {"g": pin}
+    plan = options(max_messages=BATCH, expires=EXPIRES, priorities=GROUP, **changes)
+    engine = ConsumeEngine(pulls, plan, pins)
+    pull = pulls.open(engine.next_pull(0.0), 0.0)
+    pulls.sent(pull, 1)
+    ((status, outcome),) = engine.receive([frame(pull, line, pending, size)], age)
+    assert (outcome is PullOutcome.FAILED) is engine.is_ending
+    if engine.is_ending:
+        return "fail"
+    assert (outcome is PullOutcome.ENDED) is (status.effect is Effect.ENDED)
+    assert (pin is not None and not pins) is (status.code == 423 and pin is not None)
+    if engine.probe_due(age) is not None:
+        return "probe"
+    if engine.next_pull(age) is None:
+        return "later"
+    return "end" if outcome is PullOutcome.ENDED else "again"
+
+
+@pytest.mark.parametrize(("line", "name", "verdict"), [*rows(1, BOUNDED)])
+def test_bounded_reads(line, name, verdict):
+    """A fetch ends, raises or pulls again as its row says."""
+    assert fetched(line, name) == verdict
+
+
+@pytest.mark.parametrize(("line", "name", "verdict"), [*rows(2, ENDLESS)])
+def test_endless_reads(line, name, verdict):
+    """A consumption ends or pulls again, at once or after a pause, as its row says."""
+    assert consumed(line, *ENDLESS[name]) == verdict
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_message_that_does_not_fit_ends_a_bounded_read(name):
+    """A fetch ends without an error if the next message is too large for it."""
+    assert fetched(SIZE, name) == "end"
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "verdict"),
+    [
+        (None, None, "fail"),
+        (400, None, "fail"),
+        (300, None, "end"),
+        (200, 200, "fail"),
+        (100, 200, "end"),
+        (400, 200, "end"),
+    ],
+)
+def test_a_message_that_does_not_fit_ends_an_endless_read_if_it_never_will(size, most, verdict):
+    """A consumption fails only if a pull for as many bytes as possible ended empty."""
+    limits = {"max_bytes": 400, "threshold": 200, "max_batch_bytes": most}
+    pending = None if size is None else BATCH
+    assert consumed(SIZE, pending, 0.0, None, size=size, **limits) == verdict
