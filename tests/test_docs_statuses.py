@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from jetsync import errors
-from jetsync._proto.consume import CONCLUDING
 from jetsync._proto.status import STATUS_RULES, Effect
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -58,8 +57,7 @@ def test_errors_of_statuses(rows):
     for rule, row in zip(STATUS_RULES, rows, strict=False):
         if rule.effect is Effect.FAULT:
             assert row[3] == f"raises `{rule.error.__name__}` after the messages that arrived"
-            ends = issubclass(rule.error, CONCLUDING)
-            assert row[4].startswith("ends with") is ends
+            assert row[4].startswith("ends with") is rule.final
     assert errors.UnknownStatusError.__name__ in rows[-2][3]
 
 

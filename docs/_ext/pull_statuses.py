@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetsync import errors
-from jetsync._proto.consume import CONCLUDING
 from jetsync._proto.status import STATUS_RULES, Effect
 
 if TYPE_CHECKING:
@@ -73,16 +72,16 @@ def answers(rule: StatusRule) -> tuple[str, str]:
             "asks again, after a growing pause, within `expires`",
             "pulls again, sometimes after a pause that grows",
         )
-    return fault(rule.error)
+    return fault(rule.error, final=rule.final)
 
 
-def fault(error: type[errors.StatusError] | None) -> tuple[str, str]:
+def fault(error: type[errors.StatusError] | None, *, final: bool = False) -> tuple[str, str]:
     """
     Return what becomes of a fetch and of a consumption that meet a fault.
     """
     error = error or errors.UnknownStatusError
     raises = f"raises `{error.__name__}` after the messages that arrived"
-    if issubclass(error, CONCLUDING):
+    if final:
         return raises, f"ends with `{error.__name__}`"
     if error in LEARNED:
         return raises, "pulls again, with no more than that"

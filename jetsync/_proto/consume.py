@@ -42,7 +42,7 @@ from jetsync._proto.pull import (
     message_size,
 )
 from jetsync._proto.pull_size import pull_size
-from jetsync._proto.status import Effect, Status
+from jetsync._proto.status import Effect, Endless, Status, Verdict, judge
 from jetsync.events import PullOutcome
 from jetsync.values.ttl import parse_duration
 
@@ -52,24 +52,8 @@ if TYPE_CHECKING:
     from jetsync._proto.pull import Pull
     from jetsync.values.frame import Frame
 
-# If a pull ends empty before this fraction of its `expires`, the next one waits. Otherwise a
-# consumer that refuses pulls without saying so would be asked in a tight loop.
-QUICK: Final = 0.5
-
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
 LOST_WAIT: Final = 1.0
-
-CONCLUDING: Final = (
-    errors.ConsumerDeletedError,
-    errors.NotPullConsumerError,
-    errors.BadPullRequestError,
-    errors.RequiredApiLevelError,
-)
-"""
-The faults that end a consumption, because every pull would fail the same way.
-
-The ADR treats the limits of a consumer as warnings: another pull follows after a pause.
-"""
 
 # Most pulls of a consumption ask for the same, and the JSON of one request is made once.
 _request = functools.lru_cache(maxsize=16)(PullRequest)
@@ -230,7 +214,7 @@ class ConsumeEngine(Buffered):
                 learn_pin(self._pins, self.options.priorities.group, received.messages)
             self.admit(received.messages)
         return [
-            (status, PullOutcome.IGNORED if pull is None else self._judge(status, pull, now))
+            (status, PullOutcome.IGNORED if pull is None else self._follow(status, pull, now))
             for status, pull in received.statuses
         ]
 
@@ -283,51 +267,38 @@ class ConsumeEngine(Buffered):
         self._wait = PULL_RETRY_WAIT
         self.pulls.heard = now
 
-    def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
+    def _follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
-        kind, asked = status.rule.error, pull.request
-        if kind is errors.MessageSizeExceedsMaxBytesError:
-            # A pull that asked for as many bytes as possible ended empty, so every pull will.
-            options = self.options
-            most = options.max_bytes
-            if most is not None and options.max_batch_bytes is not None:
-                most = min(most, options.max_batch_bytes)
-            if asked.max_bytes == most and status.pending_bytes in {None, most}:
-                return self._conclude(status)
-            self._until_empty = True
-            return PullOutcome.ENDED
-        if status.effect is Effect.ENDED:
-            if status.pending_messages == asked.max_messages and now < (
-                pull.opened + QUICK * asked.expires
-            ):
-                # It ended early and empty. If the next one does too, this would be a tight loop.
-                self._back_off(now)
-            else:
-                self._wait = PULL_RETRY_WAIT
-                self.refusals = 0
-            return PullOutcome.ENDED
-        if kind is not None and issubclass(kind, CONCLUDING):
-            return self._conclude(status)
-        if kind is errors.PinIdMismatchError and asked.pin_id is not None:
+        options = self.options
+        most = options.max_bytes
+        if most is not None and options.max_batch_bytes is not None:
+            most = min(most, options.max_batch_bytes)
+        verdict = judge(status, pull, Endless(most), now)
+        if verdict is Verdict.FAIL:
+            self.fail(status.error(options.stream, options.consumer))
+            return PullOutcome.FAILED
+        if verdict is Verdict.AGAIN:
             # Another client is pinned, or this client was given a new id meanwhile.
-            drop_pin(self._pins, asked)
-            return PullOutcome.RETRIED
-        self._learn_limit(status)
-        self.refusals += 1
-        if status.effect is Effect.ABSENT:
-            self._probe.want()
-        self._back_off(now)
-        return PullOutcome.RETRIED
+            drop_pin(self._pins, pull.request)
+        elif status.rule.error is errors.MessageSizeExceedsMaxBytesError:
+            self._until_empty = True
+        elif verdict is Verdict.END:
+            self._wait = PULL_RETRY_WAIT
+            self.refusals = 0
+        else:
+            if status.effect is not Effect.ENDED:
+                self._learn_limit(status)
+                self.refusals += 1
+            if verdict is Verdict.PROBE:
+                self._probe.want()
+            self._back_off(now)
+        return PullOutcome.ENDED if status.effect is Effect.ENDED else PullOutcome.RETRIED
 
     def _back_off(self, now: float) -> None:
         """Send no pull for a while. Several statuses at once count as one."""
         if now >= self._not_before:
             self._not_before = now + self._wait
             self._wait = min(2.0 * self._wait, PULL_RETRY_WAIT_LIMIT)
-
-    def _conclude(self, status: Status) -> PullOutcome:
-        self.fail(status.error(self.options.stream, self.options.consumer))
-        return PullOutcome.FAILED
 
     def _learn_limit(self, status: Status) -> None:
         """Keep to the limit of the consumer that a status names, if it names one."""

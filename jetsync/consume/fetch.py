@@ -40,7 +40,7 @@ from jetsync._proto.pull import (
     message_size,
 )
 from jetsync._proto.pull_size import rest_of, room_for
-from jetsync._proto.status import Effect
+from jetsync._proto.status import Bounded, Verdict, judge
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.events import PullOutcome
@@ -131,10 +131,10 @@ class Fetch:
         self._deadline = Deadline(now + wait + GRACE, wait + GRACE)
         self._send_until = Deadline(now + wait, wait)
         self._retry_wait = PULL_RETRY_WAIT
-        # Which pull of a fetch with `no_wait` this is, see `_should_retry`.
+        # Which pull of a fetch with `no_wait` this is, see `judge`.
         self._attempt = 1
-        # Whether another pull has to be sent before the next wait.
-        self._pull_due = False
+        # Why another pull has to be sent before the next wait; None if none has to.
+        self._due: Verdict | None = None
         # Whether an open pull was given up, for example with its connection. The server may keep it
         # until it expires, and then serves it as well, because the inbox is subscribed again.
         self._lost = False
@@ -184,12 +184,13 @@ class Fetch:
         """Wait for messages and return their frames; return nothing if the state has changed."""
         inbox = self.inbox
         assert inbox is not None
-        if self._pull_due:
-            self._pull_rest(inbox)
+        if self._due is not None:
+            self._pull_rest(inbox, self._due)
         if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
         engine = inbox.engine
-        received = engine.receive(take_all(inbox.box.frames), time.monotonic())
+        now = time.monotonic()
+        received = engine.receive(take_all(inbox.box.frames), now)
         messages, statuses = received.messages, received.statuses
         if received.surplus:
             self.target.give_back(received.surplus)
@@ -207,9 +208,9 @@ class Fetch:
         if self.request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, messages))
         for status, pull in statuses:
-            outcome = PullOutcome.IGNORED if pull is None else self._judge(status, pull)
+            outcome = PullOutcome.IGNORED if pull is None else self._follow(status, pull, now)
             self.target.report_status(status, outcome)
-        if surplus or (engine.is_idle and not self._pull_due):
+        if surplus or (engine.is_idle and self._due is None):
             self._release(inbox, surplus)
         return messages
 
@@ -283,7 +284,7 @@ class Fetch:
                         return False
                 lost = box.take_lost()
                 if lost and engine.lost(lost):
-                    self._pull_due = self._lost = True
+                    self._due, self._lost = Verdict.AGAIN, True
                     return False
             due = engine.next_miss()
             until = self._deadline
@@ -313,7 +314,7 @@ class Fetch:
             )
         elif self.request.no_wait:
             self._explain_silence(inbox)
-        return self.inbox is None or self._pull_due
+        return self.inbox is None or self._due is not None
 
     def _explain_silence(self, inbox: PullInbox) -> None:
         """
@@ -341,45 +342,25 @@ class Fetch:
             # A leader that has just stepped down drops pulls without a status.
             # A busy server may also not have looked at this one yet, and serves it later.
             inbox.engine.lost(self._lane.epoch)
-            self._pull_due = self._lost = True
+            self._due, self._lost = Verdict.AGAIN, True
 
-    def _judge(self, status: Status, pull: Pull) -> PullOutcome:
+    def _follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended the pull."""
         self.status = status
-        if status.effect is Effect.FAULT:
+        want = Bounded(self._rest() is not None, self.received > 0, self._attempt)
+        verdict = judge(status, pull, want, now)
+        if verdict is Verdict.FAIL:
             self.error = status.error(self.target.stream, self.target.consumer)
             return PullOutcome.FAILED
-        if not self._should_retry(status):
+        if verdict is Verdict.END:
             return PullOutcome.ENDED
-        if status.rule.error is errors.PinIdMismatchError:
+        if verdict is Verdict.AGAIN:
+            self._attempt += 1
+        elif status.rule.error is errors.PinIdMismatchError:
             # Another client is pinned, or this client was given a new id meanwhile.
             drop_pin(self.target.pins, pull.request)
-        self._pull_due = True
+        self._due = verdict
         return PullOutcome.RETRIED
-
-    def _should_retry(self, status: Status) -> bool:
-        """
-        Return whether to send another pull after a status that is not a fault.
-
-        A pull is retried after a temporary status. A fetch with ``no_wait`` sends up to three
-        pulls. The first one has no expiry, so it is never cut off. If it finds nothing, the second
-        one waits for :data:`SECOND_PULL`. If that expires between messages, the third one fetches
-        the rest.
-        """
-        if self._rest() is None:
-            return False
-        if status.effect is not Effect.ENDED:
-            return True
-        if not self.request.no_wait or status.code == 409:
-            return False
-        found = self.received > 0
-        if self._attempt == 1 and not found:
-            self._attempt = 2
-        elif self._attempt == 2 and found and status.code == 408:
-            self._attempt = 3
-        else:
-            return False
-        return True
 
     def _rest(self) -> PullRequest | None:
         """Return a pull for the messages that are left; None if none are left, or no time."""
@@ -394,24 +375,23 @@ class Fetch:
             expires=(SECOND_PULL if self._attempt == 2 else 0.0) if rest.no_wait else rest.expires,
         )
 
-    def _pull_rest(self, inbox: PullInbox) -> None:
+    def _pull_rest(self, inbox: PullInbox, why: Verdict) -> None:
         """
         Send a pull for the messages that are left, after one that ended for a temporary reason.
 
         If no server answered that pull, first check that the consumer still exists.
         """
-        self._pull_due = False
+        self._due = None
         status, lane = self.status, self._lane
         if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
             self._fail(
                 errors.NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream)
             )
             return
-        absent = status is not None and status.effect is Effect.ABSENT
         try:
-            if absent:
+            if why is Verdict.PROBE:
                 self._find_consumer()
-            if status is not None and status.effect is not Effect.ENDED:
+            if why is not Verdict.AGAIN:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
                 lane.wait(inbox.box, pause)
@@ -427,7 +407,7 @@ class Fetch:
         except errors.JetSyncError as error:
             self._fail(error)
             return
-        if status is not None and absent:
+        if status is not None and why is Verdict.PROBE:
             self.error = status.error(self.target.stream, self.target.consumer)
         self._release(inbox)
 

@@ -12,7 +12,7 @@ from helpers.consuming import options
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import Priorities, PullEngine, PullRequest
-from jetsync._proto.status import Effect
+from jetsync._proto.status import Effect, Verdict
 from jetsync.consume.fetch import Fetch
 from jetsync.events import PullOutcome
 
@@ -101,21 +101,17 @@ def fetched(line, name):
     fetch = Fetch.__new__(Fetch)
     fetch.inbox = fetch.error = None
     fetch.request, fetch.received, fetch._received_bytes = request, found, 0
-    fetch._attempt, fetch._pull_due = attempt, False
+    fetch._attempt, fetch._due = attempt, None
     fetch._send_until = types.SimpleNamespace(remaining=lambda: EXPIRES if left else 0.0)
     fetch.target = types.SimpleNamespace(stream="S", consumer="C", pins={})
     ((status, ended),) = pulls.receive([frame(pull, line)], 0.0).statuses
-    outcome = fetch._judge(status, ended)
+    outcome = fetch._follow(status, ended, 0.0)
     assert (outcome is PullOutcome.FAILED) is (fetch.error is not None)
-    assert (outcome is PullOutcome.RETRIED) is fetch._pull_due
-    if not fetch._pull_due:
-        assert fetch._attempt == attempt
+    assert (outcome is PullOutcome.RETRIED) is (fetch._due is not None)
+    assert fetch._attempt == attempt + (fetch._due is Verdict.AGAIN)
+    if fetch._due is None:
         return "end" if fetch.error is None else "fail"
-    if status.effect is Effect.ENDED:
-        assert fetch._attempt == attempt + 1
-        return "again"
-    assert fetch._attempt == attempt
-    return "probe" if status.effect is Effect.ABSENT else "later"
+    return fetch._due.value
 
 
 def consumed(line, pending, age, pin, *, size=None, **changes):
