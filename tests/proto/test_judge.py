@@ -12,8 +12,9 @@ from helpers.consuming import options
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import Priorities, PullEngine, PullRequest
-from jetsync._proto.status import Effect, Verdict
+from jetsync._proto.status import STATUS_RULES, Effect, Verdict, find_rule
 from jetsync.consume.fetch import Fetch
+from jetsync.errors import InvalidGroupError
 from jetsync.events import PullOutcome
 
 BATCH = 10
@@ -135,6 +136,17 @@ def consumed(line, pending, age, pin, *, size=None, **changes):
     if engine.next_pull(age) is None:
         return "later"
     return "end" if outcome is PullOutcome.ENDED else "again"
+
+
+def test_every_rule_has_a_row():
+    """Every rule that ends a pull has a row, or the test of its own below."""
+    lines = {line for line, *_ in rows(1, BOUNDED)} | {SIZE}
+    found = {find_rule(int(line[:3]), line[4:]) for line in lines}
+    # The rules for groups are alike, so one row is enough for them.
+    alike = {rule for rule in STATUS_RULES if rule.error is InvalidGroupError}
+    ending = {rule for rule in STATUS_RULES if rule.effect is not Effect.ALIVE}
+    assert ending - alike <= found
+    assert found & alike
 
 
 @pytest.mark.parametrize(("line", "name", "verdict"), [*rows(1, BOUNDED)])
