@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
-from jetsync._proto.consume import read_gone
+from jetsync._proto.consumer_probe import read_gone
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.pipeline import Pipeline
 from jetsync._proto.puback import parse_ack

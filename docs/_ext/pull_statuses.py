@@ -69,7 +69,7 @@ def answers(rule: StatusRule) -> tuple[str, str]:
         )
     if rule.effect is Effect.TRANSIENT:
         return (
-            "asks again, after a growing pause, within `expires`",
+            "asks again within `expires`, sometimes after a pause that grows",
             "pulls again, sometimes after a pause that grows",
         )
     return fault(rule.error, final=rule.final)

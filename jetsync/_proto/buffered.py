@@ -1,32 +1,25 @@
 """
-What the engines of consumptions share: the messages that wait to be taken, and questions to the
-server whether the consumer still exists.
+What the engines of reads share: the messages that wait to be taken, and how a read ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from jetsync import errors
 from jetsync._proto.dead_letters import is_last
 from jetsync._proto.pull import message_size
-from jetsync.errors.answers import from_api_error
 from jetsync.values.ack_subject import parse_ack_reply
-from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jetsync.errors import JetSyncError
     from jetsync.values.frame import Frame
 
-# Seconds without an answer after which a probe is repeated.
-PROBE_INTERVAL: Final = 1.0
 
-
-class Buffered:
+class Buffered(ABC):
     """
     The messages that arrived and were not taken, and whether more are wanted.
 
@@ -68,6 +61,23 @@ class Buffered:
             or self.error is not None
             or (limit is not None and self.admitted >= limit)
         )
+
+    @property
+    @abstractmethod
+    def heartbeat(self) -> float:
+        """Seconds between the server's heartbeats; 0 without any."""
+
+    @abstractmethod
+    def look(self, now: float) -> float | None:
+        """Check for silence; return its seconds if two heartbeats were missed."""
+
+    @abstractmethod
+    def next_look(self) -> float | None:
+        """Return when to look and to send again; None for no such moment."""
+
+    @abstractmethod
+    def lost(self, epoch: int, now: float) -> None:
+        """Note that the connections up to *epoch* are lost, with what was sent on them."""
 
     def admit(self, messages: Sequence[Frame]) -> None:
         """Put messages into the buffer, and those beyond ``stop_after`` aside."""
@@ -158,73 +168,3 @@ class Buffered:
         while True:
             with contextlib.suppress(RuntimeError):  # Another thread took one.
                 return list(self.buffer)
-
-
-class Probe:
-    """
-    Questions to the server for the consumer's info, one at a time.
-
-    Args:
-        prefix: How the reply subjects of the questions start.
-    """
-
-    def __init__(self, prefix: bytes) -> None:
-        self._prefix = prefix
-        # Whether a question is to be asked.
-        self.wanted = False
-        # How many questions were asked.
-        self.asked = 0
-        self._open: bytes | None = None
-        self._again = 0.0
-
-    def due(self, now: float) -> bytes | None:
-        """Return the reply subject of the question to ask now, or None."""
-        if not self.wanted or (self._open is not None and now < self._again):
-            return None
-        self.wanted = False
-        self.asked += 1
-        self._open = b"%b%d" % (self._prefix, self.asked)
-        self._again = now + PROBE_INTERVAL
-        return self._open
-
-    def next_due(self) -> float | None:
-        """Return when :meth:`due` has another question; None for no such moment."""
-        return self._again if self.wanted and self._open is not None else None
-
-    def want(self) -> None:
-        """Ask as soon as possible."""
-        self.wanted = True
-
-    def lost(self) -> None:
-        """Wait for no answer, because the connection was lost."""
-        self._open = None
-
-    def take(self, frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[Frame, bool]]]:
-        """Return the other frames, and each answer with whether it is to the last question."""
-        answers = [frame for frame in frames if frame[0].startswith(self._prefix)]
-        if not answers:
-            return frames, []
-        found = []
-        for answer in answers:
-            found.append((answer, answer[0] == self._open))
-            if answer[0] == self._open:
-                self._open = None
-        return [frame for frame in frames if not frame[0].startswith(self._prefix)], found
-
-
-def read_gone(
-    answer: bytes, stream: str | None = None, consumer: str | None = None
-) -> JetSyncError | None:
-    """Return the error in a consumer info reply, or ProtocolError if the reply is malformed."""
-    if not answer:
-        return None
-    try:
-        found = decode_json(answer).get("error")
-        error = None if found is None else from_api_error(found, stream, consumer)
-    except errors.ProtocolError as broken:
-        return broken
-    return (
-        error
-        if isinstance(error, (errors.ConsumerNotFoundError, errors.StreamNotFoundError))
-        else None
-    )

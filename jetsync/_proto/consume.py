@@ -28,11 +28,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import errors
-from jetsync._proto.buffered import Buffered, Probe, read_gone
 from jetsync._proto.pull import (
     NO_PRIORITIES,
-    PULL_RETRY_WAIT,
-    PULL_RETRY_WAIT_LIMIT,
     Pins,
     Priorities,
     PullEngine,
@@ -42,7 +39,8 @@ from jetsync._proto.pull import (
     message_size,
 )
 from jetsync._proto.pull_size import pull_size
-from jetsync._proto.status import Effect, Endless, Status, Verdict, judge
+from jetsync._proto.pulling import Pulling
+from jetsync._proto.status import Effect, Endless, Status, Verdict, is_stale_pin, judge
 from jetsync.events import PullOutcome
 from jetsync.values.ttl import parse_duration
 
@@ -87,7 +85,7 @@ class ConsumeOptions:
     max_deliver: int = 0
 
 
-class ConsumeEngine(Buffered):
+class ConsumeEngine(Pulling):
     """
     Keep a buffer filled.
 
@@ -95,21 +93,28 @@ class ConsumeEngine(Buffered):
         pulls: Tracks its pulls.
         options: What to pull.
         pins: The pin ids of the consumer's groups, shared with other users of the consumer.
+        recovers: Whether it continues after lost connections and missed heartbeats.
     """
 
     def __init__(
-        self, pulls: PullEngine, options: ConsumeOptions, pins: Pins | None = None
+        self,
+        pulls: PullEngine,
+        options: ConsumeOptions,
+        pins: Pins | None = None,
+        *,
+        recovers: bool = True,
     ) -> None:
-        super().__init__(options.stop_after, options.max_deliver)
-        self.pulls = pulls
+        super().__init__(
+            pulls,
+            {} if pins is None else pins,
+            stop_after=options.stop_after,
+            max_deliver=options.max_deliver,
+            recovers=recovers,
+        )
         # Changed if a status names a limit of the consumer.
         self.options: ConsumeOptions = options
-        self._pins: Pins = {} if pins is None else pins
-        # How many pulls in a row were refused or not answered.
-        self.refusals: int = 0
-        # No pull is sent before this moment; 0 for no such moment.
-        self._not_before = 0.0
-        self._wait = PULL_RETRY_WAIT
+        # How many pulls others had sent from the inbox.
+        self._pulled_before = pulls.opened
         # Whether the next message only fits into an empty buffer.
         self._until_empty = False
         # Seconds of silence that were reported already.
@@ -118,9 +123,18 @@ class ConsumeEngine(Buffered):
         self._left: float | None = None
         # Whether silence was ignored since the last frame, because no thread was driving.
         self._excused = False
-        self._probe = Probe(pulls.prefix + b"i")
         # When silent pulls count as lost, because their consumer exists.
         self._lost_at: float | None = None
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between the server's heartbeats."""
+        return self.options.heartbeat
+
+    @property
+    def pulled(self) -> int:
+        """How many pulls were sent."""
+        return self.pulls.opened - self._pulled_before
 
     def low_mark(self) -> int:
         """
@@ -151,7 +165,7 @@ class ConsumeEngine(Buffered):
 
     def next_pull(self, now: float) -> PullRequest | None:
         """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
-        if self.is_ending or now < self._not_before:
+        if self.is_ending or now < self.not_before:
             return None
         options, pulls = self.options, self.pulls
         pending = pulls.pending_messages
@@ -174,56 +188,37 @@ class ConsumeEngine(Buffered):
             expires=options.expires,
             heartbeat=options.heartbeat,
             priorities=options.priorities,
-            pin_id=self._pins.get(options.priorities.group),
+            pin_id=self.pins.get(options.priorities.group),
         )
-
-    def probe_due(self, now: float) -> bytes | None:
-        """Return the reply subject of the probe to send now, or None."""
-        if not self._probe.wanted or self.is_ending:
-            return None
-        return self._probe.due(now)
 
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` and :meth:`next_pull` again; None for no such moment."""
-        pulls, probe = self.pulls, self._probe
-        moments = [self._lost_at, self._not_before, pulls.next_expiry()]
+        pulls, probe = self.pulls, self.probe
+        moments = [self._lost_at, self.not_before, pulls.next_expiry()]
         if probe.wanted:
             moments.append(probe.next_due())
         if not pulls.is_idle:
             moments.append(pulls.next_miss())
         return min(filter(None, moments), default=None)
 
-    def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
-        """Put the messages of *frames* into the buffer; return each status and its outcome."""
-        if self._probe.asked:
-            frames = self._take_answers(frames, now)
-        if not frames:
-            return []
-        received = self.pulls.receive(frames, now)
-        self.refused.extend(received.surplus)
-        if not received.alive:
-            return []
+    def hear(self, messages: Sequence[Frame], now: float) -> None:  # noqa: ARG002 - as others.
+        """Take messages into the buffer, and begin to count silence."""
         self._silent_before = 0.0
         self._excused = False
         self._lost_at = None
-        if received.messages:
-            self._wait = PULL_RETRY_WAIT
-            self.refusals = 0
+        if messages:
+            self.accepted()
             self._until_empty = False
             if self.options.priorities.group is not None:
-                learn_pin(self._pins, self.options.priorities.group, received.messages)
-            self.admit(received.messages)
-        return [
-            (status, PullOutcome.IGNORED if pull is None else self._follow(status, pull, now))
-            for status, pull in received.statuses
-        ]
+                learn_pin(self.pins, self.options.priorities.group, messages)
+            self.admit(messages)
 
     def look(self, now: float) -> float | None:
         """
         Check for silence; return its seconds if two heartbeats were missed.
         """
-        if now >= self._not_before:
-            self._not_before = 0.0
+        if now >= self.not_before:
+            self.not_before = 0.0
         pulls = self.pulls
         pulls.expire(now)
         if self._lost_at is not None and now >= self._lost_at:
@@ -234,7 +229,9 @@ class ConsumeEngine(Buffered):
         self._silent_before += now - pulls.heard
         pulls.heard = now
         self.misses += 1
-        self._probe.want()
+        if not self.recovers:
+            self.fail_silent()
+        self.probe.want()
         return self._silent_before
 
     def leave(self, now: float) -> None:
@@ -259,15 +256,16 @@ class ConsumeEngine(Buffered):
     def lost(self, epoch: int, now: float) -> None:
         """Remove the pulls that were sent on connections up to *epoch*, which are lost."""
         self.pulls.lost(epoch)
-        self._probe.lost()
+        self.probe.lost()
         self._lost_at = None
         self._silent_before = 0.0
         self._excused = False
-        self._not_before = 0.0
-        self._wait = PULL_RETRY_WAIT
+        self.resume()
         self.pulls.heard = now
+        if not self.recovers:
+            self.fail_silent()
 
-    def _follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
+    def follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
         options = self.options
         most = options.max_bytes
@@ -275,34 +273,31 @@ class ConsumeEngine(Buffered):
             most = min(most, options.max_batch_bytes)
         verdict = judge(status, pull, Endless(most), now)
         if verdict is Verdict.FAIL:
-            self.fail(status.error(options.stream, options.consumer))
+            self.fail(status.error(self.stream, self.consumer))
             return PullOutcome.FAILED
-        if verdict is Verdict.AGAIN:
-            # Another client is pinned, or this client was given a new id meanwhile.
-            drop_pin(self._pins, pull.request)
-        elif status.rule.error is errors.MessageSizeExceedsMaxBytesError:
-            self._until_empty = True
+        if is_stale_pin(status, pull):
+            drop_pin(self.pins, pull.request)
         elif verdict is Verdict.END:
-            self._wait = PULL_RETRY_WAIT
-            self.refusals = 0
+            self.accepted()
+            if status.rule.error is errors.MessageSizeExceedsMaxBytesError:
+                self._until_empty = True
         else:
-            if status.effect is not Effect.ENDED:
-                self._learn_limit(status)
-                self.refusals += 1
+            self._learn_limit(status)
             if verdict is Verdict.PROBE:
-                self._probe.want()
-            self._back_off(now)
+                self.probe.want()
+            self.back_off(now)
         return PullOutcome.ENDED if status.effect is Effect.ENDED else PullOutcome.RETRIED
 
-    def _back_off(self, now: float) -> None:
-        """Send no pull for a while. Several statuses at once count as one."""
-        if now >= self._not_before:
-            self._not_before = now + self._wait
-            self._wait = min(2.0 * self._wait, PULL_RETRY_WAIT_LIMIT)
+    def exists(self, answer: bytes, now: float) -> None:  # noqa: ARG002 - as others.
+        """Count silent pulls as lost soon, because their consumer exists."""
+        if self._silent_before > 0.0 and not self.pulls.is_idle:
+            # It would have sent heartbeats for pulls that it knows. If it was suspended, they
+            # arrive soon after its answer.
+            self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
 
     def _learn_limit(self, status: Status) -> None:
         """Keep to the limit of the consumer that a status names, if it names one."""
-        error = status.error(self.options.stream, self.options.consumer)
+        error = status.error(self.stream, self.consumer)
         if isinstance(error, errors.MaxRequestBatchError) and error.limit:
             self.options = attrs.evolve(self.options, max_batch=error.limit)
         elif isinstance(error, errors.MaxRequestMaxBytesError) and error.limit:
@@ -313,17 +308,3 @@ class ConsumeEngine(Buffered):
                 expires = min(self.options.expires, longest)
                 beat = min(self.options.heartbeat, expires / 2.0)
                 self.options = attrs.evolve(self.options, expires=expires, heartbeat=beat)
-
-    def _take_answers(self, frames: Sequence[Frame], now: float) -> Sequence[Frame]:
-        """Take the answers to probes, including late ones, out of a block of frames."""
-        rest, answers = self._probe.take(frames)
-        for answer, is_last in answers:
-            gone = read_gone(answer[3], self.options.stream, self.options.consumer)
-            if gone is not None:
-                self.fail(gone)
-            silent = self._silent_before > 0.0 and not self.pulls.is_idle
-            if is_last and answer[2] is None and gone is None and silent:
-                # The consumer exists, and would have sent heartbeats for pulls that it knows. If
-                # it was suspended, they arrive soon after its answer.
-                self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
-        return rest

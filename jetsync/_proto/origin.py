@@ -36,10 +36,11 @@ class Origin:
         consumer: The consumer's name.
     """
 
-    __slots__ = ("_names", "prefix")
+    __slots__ = ("names", "prefix")
 
     def __init__(self, stream: str, consumer: str) -> None:
-        self._names = stream, consumer
+        # The names of the stream and of the consumer.
+        self.names: tuple[str, str] = stream, consumer
         # How the reply subjects of the newest messages began, up to the name of the consumer.
         self.prefix: bytes = ACK_PREFIX + f"{stream}.{consumer}.".encode("utf-8", "surrogateescape")
 
@@ -48,7 +49,7 @@ class Origin:
         if reply.startswith(self.prefix):
             return True
         said = parse_ack_reply(reply)
-        if said is None or (said.stream, said.consumer) != self._names:
+        if said is None or (said.stream, said.consumer) != self.names:
             return False
         # The server has begun or ceased to add its domain and the account.
         tokens = reply.split(b".")

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
+from jetsync._proto.consumer_probe import ConsumerProbe
 from jetsync._proto.origin import Strays, are_own
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
 from jetsync.errors import InvalidGroupError
@@ -184,6 +185,10 @@ class PullEngine:
         # How the reply subjects of its pulls start.
         self.prefix: bytes = inbox + b"."
         self._origin = origin
+        # The names of the stream and of the consumer.
+        self.names: tuple[str, str] = origin.names
+        # Its questions have numbers of their own, so that a late answer is recognised.
+        self.probe: ConsumerProbe = ConsumerProbe(self.prefix + b"i")
         # What was not handed out: by the thread that receives, and by the one that reads the
         # socket.
         self.strays: Strays = Strays()
@@ -409,7 +414,7 @@ class PullEngine:
             return 0
         if not self._sized:
             left = self._charge(len(messages), 0)
-            return len(messages) - self._charge_late(left, 0)
+            return len(messages) - (left and self._charge_late(left, 0))
         for place, message in enumerate(messages):
             size = counted_size(message)
             if self._charge(1, size) and self._charge_late(1, size):

@@ -29,7 +29,8 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.integers import LONGEST_DIGITS
-from jetsync._proto.buffered import Buffered, Probe, read_gone
+from jetsync._proto.buffered import Buffered
+from jetsync._proto.consumer_probe import ConsumerProbe, read_gone
 from jetsync._proto.origin import Origin, Strays, are_own
 from jetsync._proto.status import HEARTBEAT_CODE, read_status
 from jetsync.events import PullOutcome
@@ -103,7 +104,7 @@ class PushEngine(Buffered):
         self._delivered = options.delivered
         # The newest flow control request: how many messages came before it, and its subject.
         self._request: tuple[int, bytes] | None = None
-        self._probe = Probe(prefix)
+        self._probe = ConsumerProbe(prefix)
         # When the last frame arrived, or when silence began to count; None while no connection has
         # the subscription.
         self._heard: float | None = None
@@ -113,6 +114,11 @@ class PushEngine(Buffered):
         self._left: float | None = None
         # Whether silence was ignored since the last frame, because no thread was driving.
         self._excused = False
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between the server's heartbeats; 0 without any."""
+        return self.options.heartbeat
 
     def low_mark(self) -> int:
         """Return at how many buffered messages :meth:`answer_due` has an answer; -1 for none."""

@@ -263,6 +263,15 @@ def judge(status: Status, asked: Pull, want: Bounded | Endless, now: float) -> V
     return _judge_endless(status, asked, want, now)
 
 
+def is_stale_pin(status: Status, asked: Pull) -> bool:
+    """
+    Return whether a pull was refused for its pin id, which the next pull is sent without.
+
+    Another client is pinned, or this client was given a new id meanwhile.
+    """
+    return status.rule.error is errors.PinIdMismatchError and asked.request.pin_id is not None
+
+
 def _judge_bounded(status: Status, asked: Pull, want: Bounded) -> Verdict:
     """
     Judge for a read that ends.
@@ -276,6 +285,8 @@ def _judge_bounded(status: Status, asked: Pull, want: Bounded) -> Verdict:
         return verdict
     if not want.left:
         return Verdict.END
+    if is_stale_pin(status, asked):
+        return Verdict.AGAIN
     if status.effect is Effect.ENDED and asked.request.no_wait and status.code != 409:
         nothing = want.attempt == 1 and not want.found
         cut_off = want.attempt == 2 and want.found and status.code == 408
@@ -297,8 +308,7 @@ def _judge_endless(status: Status, asked: Pull, want: Endless, now: float) -> Ve
         empty = status.pending_messages == request.max_messages
         early = now < asked.opened + QUICK * request.expires
         return Verdict.LATER if empty and early else Verdict.END
-    if kind is errors.PinIdMismatchError and request.pin_id is not None:
-        # The next pull is sent without the id, so it is not refused for it.
+    if is_stale_pin(status, asked):
         return Verdict.AGAIN
     if status.effect is Effect.FAULT and not status.rule.final:
         return Verdict.LATER

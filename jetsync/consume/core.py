@@ -8,7 +8,7 @@ stop. A thread that takes a message and finds the buffer low drives once, to sen
 Invariants
 - Only the thread that holds the reading turn drives. Messages are taken from the buffer without
   any lock.
-- A driving thread waits only in :meth:`ConsumptionCore._wait`.
+- A driving thread waits only in :meth:`Feed.wait`.
 - If a signal handler interrupts a thread that drives or waits, the handler's call for a message is
   refused. Otherwise the thread would wait for itself.
 """
@@ -28,9 +28,10 @@ from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
 from jetsync._base.turn import waiting
 from jetsync._hooks.errors import PluginError
-from jetsync._io.outbox import LaneState
+from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
+from jetsync.consume.inbox import ConsumerKeeper, take_inbox
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
@@ -38,7 +39,7 @@ from jetsync.consume.reading import Reading, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from jetsync._proto.consume import ConsumeEngine, ConsumeOptions
+    from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.push import PushEngine
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.target import PullTarget
@@ -94,15 +95,22 @@ class ConsumptionCore:
         self.target = target
         self.options: ConsumeOptions | PushOptions = options
         self.make: Final = target.make
-        self._lane = target.lane
-        self._recovers = recovers
         # What sends and receives; only the driving thread calls it.
-        self.feed: Final[PullFeed | PushFeed] = (
-            PushFeed(target, options)
-            if isinstance(options, PushOptions)
-            else PullFeed(target, options)
-        )
-        self.engine: Final[ConsumeEngine | PushEngine] = self.feed.engine
+        self.feed: PullFeed | PushFeed
+        # What keeps the consumer on the server while no pull is sent.
+        self._keeper: ConsumerKeeper | None = None
+        self.engine: ConsumeEngine | PushEngine
+        if isinstance(options, PushOptions):
+            self.feed = push = PushFeed(target, options)
+            self.engine = push.engine
+        else:
+            inbox = take_inbox(target)
+            self.engine = ConsumeEngine(inbox.engine, options, target.pins, recovers=recovers)
+            self.feed = PullFeed(target, inbox, self.engine, name="consume")
+            if options.inactive_threshold is not None:
+                self._keeper = ConsumerKeeper(
+                    target, options.priorities, options.inactive_threshold
+                )
         self.buffer: Collection[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
         # The same for a loop, see `one_by_one`.
@@ -112,10 +120,6 @@ class ConsumptionCore:
         self.low: list[int] = [-1]
         # Whether messages may arrive.
         self.is_open: bool = True
-        # How often the connection was lost.
-        self.losses: int = 0
-        # Whether nothing can be sent at the moment.
-        self._blocked = False
         # Whether messages were in the buffer when the driving thread decided what is due.
         self._had_messages = False
         # The thread that drives has its turn.
@@ -137,8 +141,8 @@ class ConsumptionCore:
         # No thread can be driving, because it would hold a reference.
         if getattr(self, "is_open", False):
             self.closing = True
-            if self.feed.keeper is not None:
-                self.feed.keeper.stopped = True
+            if self._keeper is not None:
+                self._keeper.stopped = True
             with contextlib.suppress(Exception):  # A plugin around a pull may raise.
                 self._end_feed()
 
@@ -309,7 +313,7 @@ class ConsumptionCore:
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
-        keeper = self.feed.keeper
+        keeper = self._keeper
         try:
             if keeper is not None:
                 keeper.paused = True
@@ -319,7 +323,7 @@ class ConsumptionCore:
                     return
                 # Other threads that have taken the last messages meanwhile could not drive.
                 if not self._had_messages:
-                    self._wait(until)
+                    self.feed.wait(until)
         finally:
             if keeper is not None:
                 keeper.paused = False
@@ -328,7 +332,7 @@ class ConsumptionCore:
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
-            self._lane.interrupt(self.feed.box)
+            self.feed.interrupt()
 
     def _drive(self) -> None:
         """Do what is due, in the turn."""
@@ -349,74 +353,18 @@ class ConsumptionCore:
             self.target.give_back(engine.take_all())
         self.low[0] = engine.low_mark()
         if not self.is_open and not self.buffer:
-            if self.feed.keeper is not None:
-                self.feed.keeper.stopped = True
+            if self._keeper is not None:
+                self._keeper.stopped = True
             self.reading.end(engine.error)
 
     def _step(self) -> None:
         """Take what has arrived, and send what is due."""
-        engine, now = self.engine, time.monotonic()
-        if self.feed.box.ready:
-            self._take_news(now)
-            self._had_messages = bool(self.buffer)
-        self._blocked = self._lane.state is not LaneState.OPEN
-        if not self._blocked:
-            silent_for = engine.look(now)
-            if silent_for is not None:
-                self._report_silence(silent_for)
-        if not self._recovers and (self.losses or engine.misses):
-            engine.fail(
-                errors.NoHeartbeatError(consumer=self.options.consumer, stream=self.options.stream)
-            )
-        if not self._blocked and not self.feed.send(now):
-            self._blocked = True
-        if self.feed.entered:
-            self.feed.leave_ended()
-
-    def _take_news(self, now: float) -> None:
-        """Take frames, losses and refusals out of the mailbox."""
-        box, engine = self.feed.box, self.engine
-        box.interrupted = False
-        self.feed.receive(now)
-        lost = box.take_lost()
-        if lost:
-            engine.lost(lost, now)
-            self.losses += 1
-        for subject, denial in box.take_denials():
-            if subject == self.target.subject:
-                engine.fail(denial)
-        if box.failure is not None:
-            engine.fail(box.failure)
-
-    def _wait(self, deadline: Deadline) -> None:
-        """Wait until there is something to do, at most until *deadline*."""
-        box = self.feed.box
-        if self._blocked:
-            # The lane wakes writers as soon as there is a connection, and room to write.
-            if not box.ready:
-                with contextlib.suppress(errors.TransportError):
-                    self._lane.outbox.wait_open(deadline.at_most(CONNECTION_WAIT))
-            return
-        due = self.engine.next_look()
-        if due is not None and due < deadline.at:
-            deadline = Deadline(due, deadline.total)
-        self._lane.wait(box, deadline)
+        feed = self.feed
+        self._had_messages = feed.step(time.monotonic())
+        if isinstance(feed, PullFeed) and feed.entered:
+            feed.leave_ended()
 
     def _end_feed(self) -> None:
         """Receive no more messages; while it drains, those that have arrived can be taken."""
         self.feed.end(closing=self.closing)
         self.is_open = False
-        if self.feed.entered:
-            self.feed.leave_ended()
-
-    def _report_silence(self, silent_for: float) -> None:
-        options = self.options
-        assert options.heartbeat
-        self.target.context.connection.probe()
-        _logger.warning(
-            "heartbeat_missed",
-            stream=options.stream,
-            consumer=options.consumer,
-            silent_for=round(silent_for, 3),
-        )
-        self.target.report_silence(options.heartbeat, silent_for)

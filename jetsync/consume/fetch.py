@@ -21,29 +21,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from jetsync import errors
-from jetsync._api.consumers import info as consumer_info
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, ListIteration, conflict
-from jetsync._base.locks import POLL
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
-from jetsync._proto.pull import (
-    GRACE,
-    PULL_RETRY_WAIT,
-    PULL_RETRY_WAIT_LIMIT,
-    drop_pin,
-    learn_pin,
-    message_size,
-)
-from jetsync._proto.pull_size import rest_of, room_for
-from jetsync._proto.status import Bounded, Verdict, judge
+from jetsync._proto.fetch import FetchEngine
 from jetsync.consume.acks import acknowledge_all
-from jetsync.consume.inbox import PullInbox, take_inbox
-from jetsync.events import PullOutcome
+from jetsync.consume.inbox import take_inbox
+from jetsync.consume.pull_feed import PullFeed
 from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
@@ -53,30 +42,14 @@ if TYPE_CHECKING:
 
     from jetsync._hooks.calls import Entered
     from jetsync._io.connection import Connection
-    from jetsync._proto.pull import Pull, PullRequest
+    from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_reads import OrderedFetch
     from jetsync.consume.target import PullTarget
-    from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["MessageBatch", "OrderedBatch"]
-
-# Seconds to wait for the consumer's info if no server answered a pull.
-INFO_TIMEOUT: Final = 1.0
-
-# Seconds of silence after which a fetch with `no_wait` asks for the consumer's info. Servers answer
-# such a pull within a millisecond, unless `max_ack_pending` is reached. Then they keep the pull and
-# send nothing.
-NO_WAIT_SILENCE: Final = 0.05
-
-# If the first pull of a fetch with `no_wait` finds nothing, a second one waits this many seconds.
-# Servers acknowledge a publish shortly before its consumers know of the message. Measured on
-# 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right after each ack. Without a second
-# pull, 0.4 to 2 of 100 messages were missed on an idle machine, and up to 7 on a busy one. With 1
-# or 2 ms, at most 1 in 500 was missed. With 5 ms, none of 10,000 were missed.
-SECOND_PULL: Final = 0.005
 
 # A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
@@ -90,7 +63,7 @@ MADE_AT_ONCE: Final = 256
 
 class Fetch:
     """
-    One bounded pull, followed by another one if it ends for a temporary reason.
+    The pulls of one batch.
 
     Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
     Locks: none; the iteration of the batch lets in one call at a time.
@@ -100,8 +73,8 @@ class Fetch:
         request: What to ask for.
         wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
-        epoch: If given, the pull is only retried on this connection. On another one, the fetch
-            ends with NoHeartbeatError.
+        recovers: Whether another pull is sent on another connection. If not, the fetch ends with
+            NoHeartbeatError.
     """
 
     def __init__(
@@ -111,121 +84,110 @@ class Fetch:
         *,
         wait: float,
         name: str = "fetch",
-        epoch: int | None = None,
+        recovers: bool = True,
     ) -> None:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
-        lane = target.lane
         self.connection: Connection = target.context.connection
-        connected = lane.outbox.state is LaneState.OPEN
         self.target = target
         group = request.priorities.group
         if group is not None:
             request = attrs.evolve(request, pin_id=target.pins.get(group))
         self.request = request
-        self._lane = lane
-        self._epoch = epoch
-        now = time.monotonic()
-        self._deadline = Deadline(now + wait + GRACE, wait + GRACE)
-        self._send_until = Deadline(now + wait, wait)
-        self._retry_wait = PULL_RETRY_WAIT
-        # Which pull of a fetch with `no_wait` this is, see `judge`.
-        self._attempt = 1
-        # Why another pull has to be sent before the next wait; None if none has to.
-        self._due: Verdict | None = None
-        # Whether an open pull was given up, for example with its connection. The server may keep it
-        # until it expires, and then serves it as well, because the inbox is subscribed again.
-        self._lost = False
-        self._received_bytes = 0
-        self.received: int = 0
-        # The status that ended the last pull; None while it is open, or if none was needed.
-        self.status: Status | None = None
-        self.error: Exception | None = None
         # The error of another iteration if this one was interrupted or left early.
         self._left: Exception | None = None
         # Whether another call closed the batch while the iteration was running.
         self.closing: bool = False
-        # None once no more messages can arrive.
-        self.inbox: PullInbox | None = None
         self._entered: Entered | None = None
+        now = time.monotonic()
+        self._send_until = Deadline(now + wait, wait)
+        inbox = take_inbox(target)
+        self._engine = FetchEngine(
+            inbox.engine,
+            request,
+            target.pins,
+            now=now,
+            wait=wait,
+            subject=target.subject,
+            acked=target.wants_acks,
+            recovers=recovers,
+        )
+        # None once no more messages can arrive.
+        self.feed: PullFeed | None = PullFeed(target, inbox, self._engine)
         if target.context.plugins.enter_fetch is not None:
             self._entered = target.enter(name, request, wait)
         try:
-            if not connected:
-                # Wait for a connection. The pull then expires with the time that is left.
-                self._wait_for_connection()
-                request = self._rest() or request
             if self.connection.stopping:
-                # A signal is ending the program: the batch is empty.
-                return
-            self.inbox = take_inbox(target)
-            self.inbox.pull(target.subject, request, self._send_until)
+                self._engine.drain()
+            elif not self.feed.pull(request):
+                # The pull expires with the time that is left once there is a connection.
+                while self._engine.is_due:
+                    self._wait_for_connection()
+                if self.error is not None:
+                    raise_failure(self.error)
         except BaseException as error:
-            inbox, self.inbox = self.inbox, None
-            if inbox is not None:
-                inbox.close()
             self.end(None, error)
             raise
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At its end, the interpreter empties modules, but not the default of an argument.
         # A batch that was not iterated over has an open pull, and no generator that would end it.
-        if getattr(self, "inbox", None) is not None and not is_ending():
+        if getattr(self, "feed", None) is not None and not is_ending():
             self._stop()
 
     @property
     def is_over(self) -> bool:
         """Whether no more messages can arrive."""
-        return self.inbox is None
+        return self.feed is None
+
+    @property
+    def received(self) -> int:
+        """How many messages have arrived."""
+        return self._engine.admitted
+
+    @property
+    def status(self) -> Status | None:
+        """The status that ended the last pull; None while it is open, or if none was needed."""
+        return self._engine.status
+
+    @property
+    def error(self) -> Exception | None:
+        """The error to raise once all messages were taken."""
+        error = self._left or self._engine.error
+        assert error is None or isinstance(error, Exception)
+        return error
 
     def receive(self) -> Sequence[Frame]:
-        """Wait for messages and return their frames; return nothing if the state has changed."""
-        inbox = self.inbox
-        assert inbox is not None
-        if self._due is not None:
-            self._pull_rest(inbox, self._due)
-        if self.inbox is None or not self._wait_for_frames(inbox):
-            return ()
-        engine = inbox.engine
-        now = time.monotonic()
-        received = engine.receive(take_all(inbox.box.frames), now)
-        messages, statuses = received.messages, received.statuses
-        if received.surplus:
-            self.target.give_back(received.surplus)
-        if engine.strays.fresh or engine.sifted.fresh:
-            self.target.report_strays(engine.strays, engine.sifted)
-        surplus: Sequence[Frame] = ()
-        # Messages that need no ack cannot be given back, so the caller gets all of them.
-        if self._lost and self.target.wants_acks:
-            sizes = map(message_size, messages)
-            room = room_for(self.request, self.received, self._received_bytes, sizes)
-            messages, surplus = messages[:room], messages[room:]
-        self.received += len(messages)
-        if self.request.priorities.group is not None:
-            learn_pin(self.target.pins, self.request.priorities.group, messages)
-        if self.request.max_bytes is not None:
-            self._received_bytes += sum(map(message_size, messages))
-        for status, pull in statuses:
-            outcome = PullOutcome.IGNORED if pull is None else self._follow(status, pull, now)
-            self.target.report_status(status, outcome)
-        if surplus or (engine.is_idle and self._due is None):
-            self._release(inbox, surplus)
-        return messages
+        """Wait for messages and return their frames; return nothing at the end."""
+        engine, feed = self._engine, self.feed
+        assert feed is not None
+        while not (engine.buffer or engine.is_ending):
+            if feed.blocked:
+                self._wait_for_connection()
+                continue
+            if not feed.box.frames:
+                feed.wait(FOREVER)
+            self._step(feed)
+        received = take_all(engine.buffer)
+        if engine.is_ending:
+            self._stop()
+        return received
 
     def interrupt(self) -> None:
         """End a :meth:`receive` of another thread, or one that this signal handler interrupted."""
         self.closing = True
-        inbox = self.inbox
-        if inbox is not None:
-            self._lane.interrupt(inbox.box)
+        self._engine.drain()
+        feed = self.feed
+        if feed is not None:
+            feed.interrupt()
 
     def end(
         self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
     ) -> None:
         """End the fetch, give back *unused*, and leave the hooks of plugins; safe to repeat."""
-        if unused or self.inbox is not None:
+        if unused or self.feed is not None:
             self._stop(unused)
         entered, self._entered = self._entered, None
         if entered is not None:
@@ -238,211 +200,43 @@ class Fetch:
         Args:
             is_whole: Whether all messages that have arrived were taken.
         """
-        if not self.closing and not (is_whole and self.is_over):
-            self.error = self._left = errors.HandleClosedError("batch", reason=LEFT)
+        if not self.closing and not (is_whole and self.feed is None):
+            self._left = errors.HandleClosedError("batch", reason=LEFT)
 
     def abandon(self) -> None:
         """Want no more messages, so that none is missing."""
         self.closing = True
-        if self.error is self._left:
-            self.error = None
-
-    def _release(self, inbox: PullInbox, surplus: Sequence[Frame] = ()) -> None:
-        """Return the inbox to the pool, unless the server may still serve a pull of it."""
-        self.inbox = None
-        # Servers before 2.14 refuse a pull for its group and still serve it (seen on 2.11.11 and
-        # 2.12.8).
-        if self._lost or isinstance(self.error, errors.InvalidGroupError):
-            inbox.abandon(surplus, acked=self.target.wants_acks)
-        else:
-            self.target.pool.append(inbox)
+        self._left = None
 
     def _stop(self, unused: Sequence[Frame] = ()) -> None:
         """End the fetch, though its pull may be open at the server, and give back *unused*."""
-        inbox, self.inbox = self.inbox, None
-        if inbox is not None:
-            inbox.abandon(unused, acked=self.target.wants_acks)
+        feed, self.feed = self.feed, None
+        if feed is not None:
+            feed.end(closing=True, unused=unused)
         else:
             self.target.give_back(unused)
 
-    def _wait_for_frames(self, inbox: PullInbox) -> bool:
-        """Wait until there are frames; return False if something else has to be done first."""
-        box, engine = inbox.box, inbox.engine
-        while not box.frames:
-            # Cleared before the check: an interruption after it must end the wait below.
-            box.interrupted = False
-            if self.closing or self.connection.stopping:
-                self._stop()
-                return False
-            if box.ready:
-                if box.failure is not None:
-                    self._fail(box.failure)
-                    return False
-                for subject, denial in box.take_denials():
-                    if subject == self.target.subject:
-                        self._fail(denial)
-                        return False
-                lost = box.take_lost()
-                if lost and engine.lost(lost):
-                    self._due, self._lost = Verdict.AGAIN, True
-                    return False
-            due = engine.next_miss()
-            until = self._deadline
-            if due is not None and due < until.at:
-                until = Deadline(due, until.total)
-            if self.request.no_wait:
-                until = until.at_most(NO_WAIT_SILENCE)
-            if not self._lane.wait(box, until) and self._act_on_silence(inbox):
-                return False
-        return True
-
-    def _act_on_silence(self, inbox: PullInbox) -> bool:
-        """Act on a wait that brought nothing; return whether the fetch or its pull is over."""
-        now = time.monotonic()
-        engine = inbox.engine
-        silent = engine.missed(now)
-        if silent or self._deadline.expired():
-            self.connection.probe()
-        if silent:
-            self.target.report_silence(engine.heartbeat, now - engine.heard)
-            self._fail(
-                errors.NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream)
-            )
-        elif self._deadline.expired():
-            self._fail(
-                errors.RequestTimeoutError(self.target.subject.decode(), self._deadline.total)
-            )
-        elif self.request.no_wait:
-            self._explain_silence(inbox)
-        return self.inbox is None or self._due is not None
-
-    def _explain_silence(self, inbox: PullInbox) -> None:
-        """
-        Ask the server why a fetch with ``no_wait`` gets no messages, and act on the answer.
-
-        If the consumer cannot deliver now, the fetch ends. If the pull was lost, it is retried.
-        The server answers in order, so all messages of the pull have arrived before this answer.
-        """
-        try:
-            info = self._find_consumer()
-        except errors.JetSyncError as error:
-            self._fail(error)
-            return
-        if info is None or inbox.box.frames:
-            return
-        limit = info.config.max_ack_pending or 0
-        if (
-            not info.num_pending
-            or 0 < limit <= info.num_ack_pending
-            or info.paused
-            or self.request.priorities.group is not None
-        ):
-            self._stop()
-        elif not info.num_waiting and self._rest() is not None:
-            # A leader that has just stepped down drops pulls without a status.
-            # A busy server may also not have looked at this one yet, and serves it later.
-            inbox.engine.lost(self._lane.epoch)
-            self._due, self._lost = Verdict.AGAIN, True
-
-    def _follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
-        """Act on a status that ended the pull."""
-        self.status = status
-        want = Bounded(self._rest() is not None, self.received > 0, self._attempt)
-        verdict = judge(status, pull, want, now)
-        if verdict is Verdict.FAIL:
-            self.error = status.error(self.target.stream, self.target.consumer)
-            return PullOutcome.FAILED
-        if verdict is Verdict.END:
-            return PullOutcome.ENDED
-        if verdict is Verdict.AGAIN:
-            self._attempt += 1
-        elif status.rule.error is errors.PinIdMismatchError:
-            # Another client is pinned, or this client was given a new id meanwhile.
-            drop_pin(self.target.pins, pull.request)
-        self._due = verdict
-        return PullOutcome.RETRIED
-
-    def _rest(self) -> PullRequest | None:
-        """Return a pull for the messages that are left; None if none are left, or no time."""
-        rest = rest_of(
-            self.request, self.received, self._received_bytes, self._send_until.remaining()
-        )
-        if rest is None or not (rest.no_wait or rest.priorities.group):
-            return rest
-        return attrs.evolve(
-            rest,
-            pin_id=self.target.pins.get(rest.priorities.group),
-            expires=(SECOND_PULL if self._attempt == 2 else 0.0) if rest.no_wait else rest.expires,
-        )
-
-    def _pull_rest(self, inbox: PullInbox, why: Verdict) -> None:
-        """
-        Send a pull for the messages that are left, after one that ended for a temporary reason.
-
-        If no server answered that pull, first check that the consumer still exists.
-        """
-        self._due = None
-        status, lane = self.status, self._lane
-        if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
-            self._fail(
-                errors.NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream)
-            )
-            return
-        try:
-            if why is Verdict.PROBE:
-                self._find_consumer()
-            if why is not Verdict.AGAIN:
-                pause = self._deadline.at_most(self._retry_wait)
-                self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
-                lane.wait(inbox.box, pause)
-            # Wait here, because the pull expires with the time that is left once it is sent.
-            self._wait_for_connection()
-            if self.closing or self.connection.stopping:
-                return
-            rest = self._rest()
-            if rest is not None:
-                self.status = None
-                inbox.pull(self.target.subject, rest, self._send_until)
-                return
-        except errors.JetSyncError as error:
-            self._fail(error)
-            return
-        if status is not None and why is Verdict.PROBE:
-            self.error = status.error(self.target.stream, self.target.consumer)
-        self._release(inbox)
-
     def _wait_for_connection(self) -> None:
-        """Wait until a pull can be sent, but notice within a moment if the batch is closed."""
-        while not (self.closing or self.connection.stopping) and not self._send_until.expired():
-            with contextlib.suppress(errors.DisconnectedError):
-                self._lane.outbox.wait_open(self._send_until.at_most(POLL))
-                return
-        if not (self.closing or self.connection.stopping):
-            self._lane.outbox.wait_open(self._send_until)
+        """Wait a moment until something can be sent, and fail at the end of the time."""
+        feed, until = self.feed, self._send_until
+        assert feed is not None
+        if until.expired():
+            try:
+                self.target.lane.outbox.wait_open(until)
+            except errors.JetSyncError as error:
+                self._engine.fail(error)
+        else:
+            feed.wait(until)
+        self._step(feed)
 
-    def _find_consumer(self) -> ConsumerInfo | None:
-        """
-        Return the consumer's info, or None if there is no answer.
-
-        Raises ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist.
-        """
-        try:
-            target, deadline = self.target, self._deadline.at_most(INFO_TIMEOUT)
-            return consumer_info(target.context, target.stream, target.consumer, deadline)
-        except (
-            errors.JetStreamNotEnabledError,
-            errors.RequestTimeoutError,
-            errors.TemporarilyUnavailableError,
-            errors.TransportError,
-        ):
-            # No leader, no connection, no permission, or a domain that is out of reach. The next
-            # pull will show which.
-            return None
-
-    def _fail(self, error: Exception) -> None:
-        """End with an error while the pull may still be open at the server."""
-        self.error = error
-        self._stop()
+    def _step(self, feed: PullFeed) -> None:
+        """Take what has arrived, and send what is due."""
+        feed.step(time.monotonic())
+        # After the step, which forgets interruptions that came before it.
+        if self.connection.stopping:
+            self._engine.drain()
+        elif isinstance(self._engine.error, errors.RequestTimeoutError):
+            self.connection.probe()
 
 
 BatchIteration: TypeAlias = "ListIteration[Message] | Iteration[Message]"
@@ -592,7 +386,7 @@ class MessageBatch:
                     frames = unused[-MADE_AT_ONCE:]
                     self._untaken[:] = self._made = [*map(target.make, frames)]
                     del unused[-MADE_AT_ONCE:]
-                elif fetch.inbox is not None:
+                elif fetch.feed is not None:
                     unused = [*reversed(fetch.receive())]
                 else:
                     break

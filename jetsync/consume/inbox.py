@@ -233,7 +233,10 @@ def take_inbox(target: PullTarget) -> PullInbox:
     # In a forked child, the inboxes of the parent are useless.
     if inbox is None or inbox.lane is not target.context.lane:
         return PullInbox(target)
+    if inbox.engine.probe.asked:
+        inbox.engine.probe.reset()
     if inbox.box.ready:
-        # Forget refused publishes: none of them was a pull on this idle inbox.
+        # Forget losses and refused publishes: none of them was a pull on this idle inbox.
         inbox.box.take_denials()
+        inbox.box.take_lost()
     return inbox

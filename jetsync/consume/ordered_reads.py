@@ -339,7 +339,7 @@ class OrderedConsumption:
         self._core = None
         error = core.engine.error
         if isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
-            if core.losses:
+            if core.feed.losses:
                 self._reason = "reconnected"
             else:
                 self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
@@ -417,7 +417,7 @@ class OrderedFetch:
         source = self._source
         source.fresh = False
         self.target: PullTarget = source.target
-        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, epoch=source.epoch)
+        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, recovers=False)
 
     def messages(self, result: object) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes; plugins see *result*."""
@@ -464,7 +464,7 @@ class OrderedFetch:
         source, fetch, seen, me = self._source, self._fetch, 0, get_ident()
         error: BaseException | None = None
         try:
-            while not (fetch.inbox is None or self._closing.is_set() or fetch.connection.stopped):
+            while not (fetch.feed is None or self._closing.is_set() or fetch.connection.stopped):
                 frames = fetch.receive()
                 source.cursor.look_ahead([frame[1] for frame in frames])
                 for frame in frames:

@@ -20,6 +20,7 @@ from jetsync._proto import frames
 from jetsync._proto.pull import message_size
 from jetsync._proto.push import PushEngine, is_flow_control
 from jetsync.consume.acks import give_back
+from jetsync.consume.feed import Feed
 from jetsync.consume.inbox import LATE_MESSAGES, SiftedMailbox, abandon
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class PushMailbox(SiftedMailbox):
         return count < self._max_messages and self._size <= self._max_bytes
 
 
-class PushFeed:
+class PushFeed(Feed[PushEngine]):
     """
     The subscription of one consumption to the deliver subject of a push consumer.
 
@@ -133,36 +134,33 @@ class PushFeed:
     """
 
     def __init__(self, target: PullTarget, options: PushOptions) -> None:
-        self._target = target
+        connection, lane = target.context.connection, target.lane
+        answers = connection.new_inbox().encode() + b"."
+        engine = PushEngine(answers, options)
+        self._box = PushMailbox(options, engine, lane)
+        super().__init__(target, engine, self._box)
         self._options = options
-        # As for pulls, where it keeps a consumer alive: this one is kept by its subscription.
-        self.keeper: None = None
-        # As for pulls, where plugins wrap each of them.
-        self.entered: Final[dict[bytes, object]] = {}
-        lane, answers = target.lane, target.context.connection.new_inbox().encode() + b"."
-        self.engine: Final = PushEngine(answers, options)
-        self.box: Final = PushMailbox(options, self.engine, lane)
-        target.context.connection.pull_boxes.add(self.box)
+        connection.pull_boxes.add(self._box)
         group = options.deliver_group
         self._listener = Listener(lane, self.box, b"" if group is None else group.encode())
         sid, unsubscribe = self._listener.sid, lane.subscriptions.unsubscribe
         # Not at once, because the thread that reads the socket calls it. Messages that are in
         # flight are still counted.
         stop = functools.partial(unsubscribe, sid, grace=LATE_MESSAGES)
-        self.box.stop = lambda: lane.later(0.0, stop)
+        self._box.stop = lambda: lane.later(0.0, stop)
         # The answers to probes arrive in the same mailbox. Few consumptions ever need one.
         self._answers = Mailbox(answers + b"*")
         self._answers.push, self._answers.wake = self.box.frames.append, self.box.signal.set  # type: ignore[method-assign]
         self._answers_listener: Listener | None = None
         self._lost_before = 0
 
-    def receive(self, now: float) -> None:
+    def _receive(self, now: float) -> None:
         """
         Pass the frames in the mailbox to the engine, and report what is wrong.
 
         :meth:`end` gives back the messages that the engine refuses, after it has unsubscribed.
         """
-        engine, box, target = self.engine, self.box, self._target
+        engine, box, target = self.engine, self._box, self._target
         for status, outcome in engine.receive(take_all(box.frames), now):
             target.report_status(status, outcome)
         if engine.strays.fresh or engine.sifted.fresh:
@@ -190,9 +188,9 @@ class PushFeed:
                 )
             )
 
-    def send(self, now: float) -> bool:
+    def _send(self, now: float) -> bool:
         """Send the subscription, an answer, a probe; return False if nothing can be sent now."""
-        engine, lane = self.engine, self._target.lane
+        engine, lane = self.engine, self._lane
         try:
             if self._listener.line:
                 lane.write(self._listener.line, Deadline(now, 0.0))
@@ -212,14 +210,11 @@ class PushFeed:
 
     def _ask(self, probe: bytes, now: float) -> None:
         """Ask the server for the consumer's info."""
-        lane, line = self._target.lane, b""
+        lane, line = self._lane, b""
         if self._answers_listener is None:
             self._answers_listener = Listener(lane, self._answers)
             line = self._answers_listener.line
         lane.write(line + frames.pub(self._target.info_subject, probe, b""), Deadline(now, 0.0))
-
-    def leave_ended(self) -> None:
-        """Do nothing: no plugin wraps a subscription."""
 
     def end(self, *, closing: bool) -> None:
         """
@@ -229,7 +224,7 @@ class PushFeed:
         """
         engine, target = self.engine, self._target
         if not closing:
-            self.receive(time.monotonic())
+            self._receive(time.monotonic())
         unused = engine.take_all() if closing else engine.take_refused()
         if self._answers_listener is not None:
             self._answers_listener.end()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.consuming import options
 from jetsync import errors
-from jetsync._proto.consume import ConsumeEngine, read_gone
+from jetsync._proto.consume import ConsumeEngine
+from jetsync._proto.consumer_probe import read_gone
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import Priorities, PullEngine, message_size
 from jetsync._proto.pull_size import UNBOUNDED_BATCH

@@ -4,16 +4,14 @@ What a status means for the read whose pull it ends: all rows, for both readers.
 
 from __future__ import annotations
 
-import types
-
 import pytest
 
 from helpers.consuming import options
 from jetsync._proto.consume import ConsumeEngine
+from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import Priorities, PullEngine, PullRequest
-from jetsync._proto.status import STATUS_RULES, Effect, Verdict, find_rule
-from jetsync.consume.fetch import Fetch
+from jetsync._proto.status import STATUS_RULES, Effect, find_rule
 from jetsync.errors import InvalidGroupError
 from jetsync.events import PullOutcome
 
@@ -23,16 +21,17 @@ GROUP = Priorities(group="g")
 SIZE = "409 Message Size Exceeds MaxBytes"
 
 BOUNDED = {
-    "done": (False, False, 3, 1),
-    "waits": (True, False, 3, 1),
-    "first, none found": (True, True, 0, 1),
-    "first, some found": (True, True, 3, 1),
-    "second, none found": (True, True, 0, 2),
-    "second, some found": (True, True, 3, 2),
-    "third, some found": (True, True, 3, 3),
+    "done": (False, False, 3, 1, None),
+    "waits": (True, False, 3, 1, None),
+    "first, none found": (True, True, 0, 1, None),
+    "first, some found": (True, True, 3, 1, None),
+    "second, none found": (True, True, 0, 2, None),
+    "second, some found": (True, True, 3, 2, None),
+    "third, some found": (True, True, 3, 3, None),
+    "with a pin": (True, False, 3, 1, "id"),
 }
 """
-Bounded reads: whether messages and time are left, `no_wait`, messages found, and which pull it is.
+Bounded reads: whether time is left, `no_wait`, messages found, which pull it is, and its pin id.
 """
 
 ENDLESS = {
@@ -45,27 +44,27 @@ ENDLESS = {
 Endless reads: messages that the server did not deliver, the age of the pull, and its pin id.
 """
 
-# The columns are the reads above in their order: seven bounded ones, four endless ones.
+# The columns are the reads above in their order: eight bounded ones, four endless ones.
 ROWS = """
-404 No Messages                 | end end   again end end end   end | end   end   later end
-408 Request Timeout             | end end   again end end again end | end   end   later end
-408 Interest Expired            | end end   again end end again end | end   end   later end
-409 Batch Completed             | end end   end   end end end   end | end   end   later end
-409 Server Shutdown             | end later later * * * *           | later later later later
-409 Leadership Change           | end later later * * * *           | later later later later
-423 Nats-Wrong-Pin-Id           | end later later * * * *           | later later later again
-503                             | end probe probe * * * *           | probe probe probe probe
-409 Exceeded MaxRequestBatch    | fail fail fail * * * *            | later later later later
-409 Exceeded MaxRequestExpires  | fail fail fail * * * *            | later later later later
-409 Exceeded MaxRequestMaxBytes | fail fail fail * * * *            | later later later later
-409 Exceeded MaxWaiting         | fail fail fail * * * *            | later later later later
-409 Something New               | fail fail fail * * * *            | later later later later
-500                             | fail fail fail * * * *            | later later later later
-409 Consumer Deleted            | fail fail fail * * * *            | fail  fail  fail  fail
-409 Consumer is push based      | fail fail fail * * * *            | fail  fail  fail  fail
-400 Bad Request                 | fail fail fail * * * *            | fail  fail  fail  fail
-400 Bad Request - Not a Pinned  | fail fail fail * * * *            | fail  fail  fail  fail
-412 Required Api Level          | fail fail fail * * * *            | fail  fail  fail  fail
+404 No Messages                 | end  end   again end end end   end end   | end   end   later end
+408 Request Timeout             | end  end   again end end again end end   | end   end   later end
+408 Interest Expired            | end  end   again end end again end end   | end   end   later end
+409 Batch Completed             | end  end   end   end end end   end end   | end   end   later end
+409 Server Shutdown             | end  later later *   *   *     *   later | later later later later
+409 Leadership Change           | end  later later *   *   *     *   later | later later later later
+423 Nats-Wrong-Pin-Id           | end  later later *   *   *     *   again | later later later again
+503                             | end  probe probe *   *   *     *   probe | probe probe probe probe
+409 Exceeded MaxRequestBatch    | fail fail  fail  *   *   *     *   fail  | later later later later
+409 Exceeded MaxRequestExpires  | fail fail  fail  *   *   *     *   fail  | later later later later
+409 Exceeded MaxRequestMaxBytes | fail fail  fail  *   *   *     *   fail  | later later later later
+409 Exceeded MaxWaiting         | fail fail  fail  *   *   *     *   fail  | later later later later
+409 Something New               | fail fail  fail  *   *   *     *   fail  | later later later later
+500                             | fail fail  fail  *   *   *     *   fail  | later later later later
+409 Consumer Deleted            | fail fail  fail  *   *   *     *   fail  | fail  fail  fail  fail
+409 Consumer is push based      | fail fail  fail  *   *   *     *   fail  | fail  fail  fail  fail
+400 Bad Request                 | fail fail  fail  *   *   *     *   fail  | fail  fail  fail  fail
+400 Bad Request - Not a Pinned  | fail fail  fail  *   *   *     *   fail  | fail  fail  fail  fail
+412 Required Api Level          | fail fail  fail  *   *   *     *   fail  | fail  fail  fail  fail
 """
 
 
@@ -95,24 +94,26 @@ def fetched(line, name):
     """
     Return what a fetch does after a status.
     """
-    left, no_wait, found, attempt = BOUNDED[name]
+    left, no_wait, found, attempt, pin = BOUNDED[name]
     pulls = PullEngine(b"_INBOX.c", Origin("S", "C"))
-    request = PullRequest(max_messages=BATCH, expires=EXPIRES, no_wait=no_wait)
+    pins = {} if pin is None else {"g": pin}
+    request = PullRequest(
+        max_messages=BATCH, expires=EXPIRES, no_wait=no_wait, priorities=GROUP, pin_id=pin
+    )
+    engine = FetchEngine(pulls, request, pins, now=0.0, wait=EXPIRES, subject=b"NEXT")
+    engine._attempt, engine.admitted = attempt, found
     pull = pulls.open(request, 0.0)
-    fetch = Fetch.__new__(Fetch)
-    fetch.inbox = fetch.error = None
-    fetch.request, fetch.received, fetch._received_bytes = request, found, 0
-    fetch._attempt, fetch._due = attempt, None
-    fetch._send_until = types.SimpleNamespace(remaining=lambda: EXPIRES if left else 0.0)
-    fetch.target = types.SimpleNamespace(stream="S", consumer="C", pins={})
-    ((status, ended),) = pulls.receive([frame(pull, line)], 0.0).statuses
-    outcome = fetch._follow(status, ended, 0.0)
-    assert (outcome is PullOutcome.FAILED) is (fetch.error is not None)
-    assert (outcome is PullOutcome.RETRIED) is (fetch._due is not None)
-    assert fetch._attempt == attempt + (fetch._due is Verdict.AGAIN)
-    if fetch._due is None:
-        return "end" if fetch.error is None else "fail"
-    return fetch._due.value
+    now = 0.0 if left else EXPIRES
+    ((_, outcome),) = engine.receive([frame(pull, line)], now)
+    assert (outcome is PullOutcome.FAILED) is (engine.error is not None)
+    assert (outcome is PullOutcome.RETRIED) is engine.is_due
+    assert (pin is not None and not pins) is (pin is not None and line.startswith("423"))
+    if not engine.is_due:
+        return "end" if engine.error is None else "fail"
+    if engine.probe_due(now) is not None:
+        assert engine.next_pull(now) is None
+        return "probe"
+    return "later" if engine.next_pull(now) is None else "again"
 
 
 def consumed(line, pending, age, pin, *, size=None, **changes):

@@ -757,7 +757,7 @@ class TestThreads:
         """
         fill(js, stream, 5)
         batch = ordered.fetch(5, expires=30)
-        eventually(lambda: len(batch._fetch._fetch.inbox.box.frames) == 5)
+        eventually(lambda: len(batch._fetch._fetch.feed.box.frames) == 5)
         messages = iter(batch)
         assert next(messages).data == b"0"
         connection_of(client).stopped = True

@@ -1,0 +1,132 @@
+"""
+The common part of the engines that pull: what arrives, questions about the consumer, and pauses.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from jetsync import errors
+from jetsync._proto.buffered import Buffered
+from jetsync._proto.consumer_probe import read_gone
+from jetsync._proto.pull import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
+from jetsync.events import PullOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jetsync._proto.pull import Pins, Pull, PullEngine, PullRequest
+    from jetsync._proto.status import Status
+    from jetsync.values.frame import Frame
+
+
+class Pulling(Buffered):
+    """
+    Decide which pulls to send, and what their answers mean.
+
+    Args:
+        pulls: Tracks its pulls.
+        pins: The pin ids of the consumer's groups, shared with other users of the consumer.
+        stop_after: How many messages are wanted; None for no limit.
+        max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
+        recovers: Whether it continues after lost connections and missed heartbeats. Otherwise they
+            end it with NoHeartbeatError.
+    """
+
+    def __init__(
+        self,
+        pulls: PullEngine,
+        pins: Pins,
+        *,
+        stop_after: int | None,
+        max_deliver: int = 0,
+        recovers: bool = True,
+    ) -> None:
+        super().__init__(stop_after, max_deliver)
+        self.stream, self.consumer = pulls.names
+        self.pulls = pulls
+        self.pins = pins
+        self.recovers = recovers
+        # How many pulls in a row were refused or not answered.
+        self.refusals: int = 0
+        # No pull is sent before this moment; 0 for no such moment.
+        self.not_before: float = 0.0
+        self._pause = PULL_RETRY_WAIT
+        # Whether an open pull was given up, for example with its connection. The server may keep it
+        # until it expires, and then serves it as well, because the inbox is subscribed again.
+        self.gave_up: bool = False
+        self.probe = pulls.probe
+
+    @property
+    def may_be_served(self) -> bool:
+        """Whether the server may still have messages for a pull."""
+        # Servers before 2.14 refuse a pull for its group and still serve it (seen on 2.11.11 and
+        # 2.12.8).
+        refused = isinstance(self.error, errors.InvalidGroupError)
+        # A call that was interrupted may have removed a pull without noting that it was given up.
+        interrupted = not self.is_ending
+        return self.gave_up or refused or interrupted or not self.pulls.is_idle
+
+    @abstractmethod
+    def next_pull(self, now: float) -> PullRequest | None:
+        """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
+
+    @abstractmethod
+    def hear(self, messages: Sequence[Frame], now: float) -> None:
+        """Take what the consumer's server has sent, at least a heartbeat."""
+
+    @abstractmethod
+    def follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
+        """Act on a status that ended *pull*."""
+
+    @abstractmethod
+    def exists(self, answer: bytes, now: float) -> None:
+        """Act on the newest answer to the probe, which says that the consumer exists."""
+
+    def probe_due(self, now: float) -> bytes | None:
+        """Return the reply subject of the probe to send now, or None."""
+        return None if not self.probe.wanted or self.is_ending else self.probe.due(now)
+
+    def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
+        """Put the messages of *frames* into the buffer; return each status and its outcome."""
+        answers: Sequence[tuple[Frame, bool]] = ()
+        if self.probe.asked:
+            frames, answers = self.probe.take(frames)
+        found: list[tuple[Status, PullOutcome]] = []
+        if frames:
+            received = self.pulls.receive(frames, now)
+            self.refused.extend(received.surplus)
+            if received.alive:
+                self.hear(received.messages, now)
+                for status, pull in received.statuses:
+                    outcome = PullOutcome.IGNORED
+                    if pull is not None:
+                        outcome = self.follow(status, pull, now)
+                    found.append((status, outcome))
+        for answer, is_last in answers:
+            gone = read_gone(answer[3], self.stream, self.consumer)
+            if gone is not None:
+                self.fail(gone)
+            elif is_last and answer[2] is None:
+                self.exists(answer[3], now)
+        return found
+
+    def back_off(self, now: float) -> None:
+        """Send no pull for a while. Several statuses at once count as one."""
+        self.refusals += 1
+        if now >= self.not_before:
+            self.not_before = now + self._pause
+            self._pause = min(2.0 * self._pause, PULL_RETRY_WAIT_LIMIT)
+
+    def accepted(self) -> None:
+        """Note that a pull was served, so the next pause is short."""
+        self._pause, self.refusals = PULL_RETRY_WAIT, 0
+
+    def resume(self) -> None:
+        """End a pause, because there is another connection."""
+        self._pause, self.not_before = PULL_RETRY_WAIT, 0.0
+
+    def fail_silent(self) -> None:
+        """End it, because the server sends nothing."""
+        self.fail(errors.NoHeartbeatError(consumer=self.consumer, stream=self.stream))
