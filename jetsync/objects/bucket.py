@@ -233,7 +233,9 @@ class Bucket:
                 cause, sent = cause_of(error)
                 if cause is Cause.NO_STREAM:
                     self.check_exists(deadline)
-                earlier = earlier or isinstance(error, errors.PublishOutcomeUnknownError)
+                is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
+                earlier = earlier or is_unknown
+                looks = is_unknown and cause is not Cause.CLOSED
                 rule = judge(cause, sent=sent, earlier=earlier, safe=True)
                 failed = error_of(rule, message, error, deadline.total)
                 if isinstance(failed, errors.WrongLastSequenceError):
@@ -241,7 +243,7 @@ class Bucket:
                         self.name, name, last_sequence=failed.last_sequence
                     )
                     failed.__cause__ = error
-                elif rule.again is not Again.ASK and rule.again is not Again.LOOK:
+                elif not looks and rule.again not in {Again.ASK, Again.LOOK}:
                     raise failed from failed.__cause__
             else:
                 now = dt.datetime.now(dt.timezone.utc)

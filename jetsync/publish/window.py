@@ -562,7 +562,9 @@ class Window:
             # with that server's limit.
             retry.attempts, retry.error, retry.due = 1, error, 0.0
             self.waiting.append(retry)
-        elif rule.again is Again.COUNTED or (rule.may_repeat_message and self._plugins.retry):
+        elif self.box.failure is None and (
+            rule.again is Again.COUNTED or (rule.may_repeat_message and self._plugins.retry)
+        ):
             self._add_retry(retry, error)
         else:
             self.failures.append((retry.number, retry.entry, error))
