@@ -170,7 +170,9 @@ class FastLink:
         stream.deadline = deadline
         while self._make_room(1, deadline):
             is_full = stage.count >= BLOCK or stage.size >= MOST_STAGED_BYTES
-            if is_full and not self._write(b"", 0, deadline):
+            # Staged messages do not wait for the lookup of a new subject's stream.
+            is_new = subject_of(item) not in stream.encoder.targets
+            if (is_full or (is_new and stage.count)) and not self._write(b"", 0, deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
             engine.claim(1, time.monotonic(), subject_of(item))
@@ -187,6 +189,9 @@ class FastLink:
         self.stream.deadline = deadline
         pieces: list[bytes] = []
         invalid: errors.JetSyncError | None = None
+        if self.stage.count:
+            # As in `add`.
+            self._write(b"", 0, deadline)
         if engine.phase is Phase.OPEN:
             # Encoded before there is room, while the server still has messages to store.
             try:

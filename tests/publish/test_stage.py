@@ -211,7 +211,7 @@ class TestEnd:
         assert stage.stage("a", b"z") == 0
 
     def test_no_message_is_left_in_a_stage_that_was_closed_as_empty(self):
-        """While threads stage, one that was told that the stage is closed and empty finds none."""
+        """While threads stage, the stage is empty once a call says that it is closed and empty."""
         for _ in range(50):
             stage = opened(10**6, 0)
             start = threading.Barrier(3)
