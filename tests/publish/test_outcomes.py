@@ -304,6 +304,20 @@ class TestMessages:
         check(path, cause, sent=sent, earlier=True, safe=True)
 
 
+@pytest.mark.parametrize("cause", [Cause.NO_STREAM, Cause.DENIED, Cause.UNREADABLE])
+def test_a_closed_client_asks_no_plugin(cause):
+    """A window whose client was closed asks no plugin, however the attempt ended."""
+    run = WindowRun(safe=True, earlier=False)
+    run.send()
+    if cause is Cause.DENIED:
+        run.deny(sent=True)
+    else:
+        run.end(cause)
+    run.lane.close()
+    _, asked = run.result()
+    assert not asked
+
+
 @pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
 def test_without_a_plugin(cause, sent):
     """The options have only those messages sent again that no stream took."""
@@ -407,6 +421,21 @@ class TestDocuments:
         document = {"name": "a", "size": 0, "chunks": 0}
         found = SimpleNamespace(revision=7, document=complete(document, name="a"))
         bucket = Documents([failure(cause, sent=True)], found)
+        assert bucket.store("a", document, None, Deadline.after(10)) is found
+
+    @pytest.mark.parametrize("cause", [Cause.NO_STREAM, Cause.BUSY, Cause.INVALID])
+    def test_a_document_that_is_stored_by_an_earlier_attempt(self, monkeypatch, cause):
+        """The put succeeds if the store has the document, whatever ended the last attempt."""
+
+        def publish_one(*_, **__):
+            found = failure(cause, sent=cause is not Cause.INVALID)
+            last = found if isinstance(found, errors.JetSyncError) else errors.ProtocolError("x")
+            raise errors.PublishOutcomeUnknownError("a") from last
+
+        monkeypatch.setattr("jetsync.objects.bucket.publish_one", publish_one)
+        document = {"name": "a", "size": 0, "chunks": 0}
+        found = SimpleNamespace(revision=7, document=complete(document, name="a"))
+        bucket = Documents([], found)
         assert bucket.store("a", document, None, Deadline.after(10)) is found
 
     @pytest.mark.parametrize("cause", [Cause.SILENT, Cause.OWN_CONDITION])
