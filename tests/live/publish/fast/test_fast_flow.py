@@ -24,9 +24,36 @@ from helpers.waiting import blocked, eventually, timed
 from jetsync._base.deadline import Deadline
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.encode import Encoder
+from jetsync.publish.fast_stream import FastStream
 
 
 class TestFlow:
+    @pytest.mark.parametrize("how", ["add", "add_many"])
+    def test_staged_messages_do_not_wait_for_the_lookup_of_a_subject(
+        self, js, stream, monkeypatch, how
+    ):
+        """
+        Messages are sent before the stream of a new subject is looked up, which may take long.
+        """
+        look_up, found = FastStream._check, []
+
+        def slow(fast_stream, subject):
+            if subject.endswith(".new"):
+                found.append(eventually(lambda: stored_in(stream) == [1, 2]))
+            look_up(fast_stream, subject)
+
+        monkeypatch.setattr(FastStream, "_check", slow)
+        with fast(js) as publisher:
+            publisher.add(f"{stream.name}.old", b"1")
+            # Staged, not written.
+            publisher.add(f"{stream.name}.old", b"2")
+            if how == "add":
+                publisher.add(f"{stream.name}.new", b"3")
+            else:
+                publisher.add_many([(f"{stream.name}.new", b"3")])
+        assert found
+        assert stored_in(stream) == [1, 2, 3]
+
     def test_small_blocks(self, js, stream, monkeypatch):
         """
         Messages that have to wait for room are not encoded again and again.
