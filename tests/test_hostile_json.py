@@ -214,7 +214,7 @@ class TestHeaders:
         survives(lambda: message.metadata.timestamp)
         cursor = OrderedCursor({}, "C")
         cursor.next_config()
-        survives(cursor.take, reply.replace(b".C.", b".C_1."))
+        survives(cursor.admit, [(b"$KV.b.k", reply.replace(b".C.", b".C_1."), None, b"")])
 
     def test_a_time_out_of_range(self):
         """A time outside the range of datetime is a protocol error."""

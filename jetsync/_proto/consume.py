@@ -47,6 +47,7 @@ from jetsync.values.ttl import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pull import Pull
     from jetsync.values.frame import Frame
 
@@ -93,7 +94,7 @@ class ConsumeEngine(Pulling):
         pulls: Tracks its pulls.
         options: What to pull.
         pins: The pin ids of the consumer's groups, shared with other users of the consumer.
-        recovers: Whether it continues after lost connections and missed heartbeats.
+        order: The order in which messages have to arrive, for an ordered consumer.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ class ConsumeEngine(Pulling):
         options: ConsumeOptions,
         pins: Pins | None = None,
         *,
-        recovers: bool = True,
+        order: OrderedCursor | None = None,
     ) -> None:
         super().__init__(
             pulls,
             {} if pins is None else pins,
             stop_after=options.stop_after,
             max_deliver=options.max_deliver,
-            recovers=recovers,
+            order=order,
         )
         # Changed if a status names a limit of the consumer.
         self.options: ConsumeOptions = options
@@ -229,7 +230,7 @@ class ConsumeEngine(Pulling):
         self._silent_before += now - pulls.heard
         pulls.heard = now
         self.misses += 1
-        if not self.recovers:
+        if self.order is not None:
             self.fail_silent()
         self.probe.want()
         return self._silent_before
@@ -262,7 +263,7 @@ class ConsumeEngine(Pulling):
         self._excused = False
         self.resume()
         self.pulls.heard = now
-        if not self.recovers:
+        if self.order is not None:
             self.fail_silent()
 
     def follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:

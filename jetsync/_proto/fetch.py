@@ -30,6 +30,7 @@ from jetsync.values.server_info import decode_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pull import Pins, Pull, PullEngine, PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
@@ -59,7 +60,7 @@ class FetchEngine(Pulling):
         wait: Seconds for which pulls are sent.
         subject: The subject that pulls are published to, for errors.
         acked: Whether the consumer wants acks, so that messages can be given back.
-        recovers: Whether it continues on another connection.
+        order: The order in which messages have to arrive, for an ordered consumer.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class FetchEngine(Pulling):
         wait: float,
         subject: bytes,
         acked: bool = True,
-        recovers: bool = True,
+        order: OrderedCursor | None = None,
     ) -> None:
-        super().__init__(pulls, pins, stop_after=None, recovers=recovers)
+        super().__init__(pulls, pins, stop_after=None, order=order)
         self.request = request
         self._subject = subject
         # The status that ended the last pull; None while it is open, or if none was needed.
@@ -172,7 +173,7 @@ class FetchEngine(Pulling):
         self.probe.lost()
         if self.pulls.lost(epoch):
             self.gave_up = True
-        if self.is_due and not self.recovers:
+        if self.is_due and self.order is not None:
             self.fail_silent()
 
     def follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:

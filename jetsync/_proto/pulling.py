@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from jetsync import errors
 from jetsync._proto.buffered import Buffered
 from jetsync._proto.consumer_probe import read_gone
+from jetsync._proto.ordered import MissingMessages
 from jetsync._proto.pull import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pull import Pins, Pull, PullEngine, PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
@@ -30,8 +32,8 @@ class Pulling(Buffered):
         pins: The pin ids of the consumer's groups, shared with other users of the consumer.
         stop_after: How many messages are wanted; None for no limit.
         max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
-        recovers: Whether it continues after lost connections and missed heartbeats. Otherwise they
-            end it with NoHeartbeatError.
+        order: The order in which messages have to arrive, for an ordered consumer. If some are
+            missing, or the connection or two heartbeats are lost, the read of this consumer ends.
     """
 
     def __init__(
@@ -41,13 +43,13 @@ class Pulling(Buffered):
         *,
         stop_after: int | None,
         max_deliver: int = 0,
-        recovers: bool = True,
+        order: OrderedCursor | None = None,
     ) -> None:
         super().__init__(stop_after, max_deliver)
         self.stream, self.consumer = pulls.names
         self.pulls = pulls
         self.pins = pins
-        self.recovers = recovers
+        self.order = order
         # How many pulls in a row were refused or not answered.
         self.refusals: int = 0
         # No pull is sent before this moment; 0 for no such moment.
@@ -98,7 +100,13 @@ class Pulling(Buffered):
             received = self.pulls.receive(frames, now)
             self.refused.extend(received.surplus)
             if received.alive:
-                self.hear(received.messages, now)
+                messages = received.messages
+                if self.order is not None and messages:
+                    # After an interruption, the cursor may have counted messages that are lost.
+                    messages = self.order.admit(messages) if self.error is None else ()
+                    if self.order.has_gap:
+                        self.fail(MissingMessages())
+                self.hear(messages, now)
                 for status, pull in received.statuses:
                     outcome = PullOutcome.IGNORED
                     if pull is not None:

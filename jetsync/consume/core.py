@@ -37,9 +37,10 @@ from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.push import PushEngine
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.target import PullTarget
@@ -52,9 +53,6 @@ CLOSING_WAIT: Final = 1.0
 
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
 END_POLL: Final = 0.2
-
-# Longest wait for a connection, in seconds, before the driving thread checks for the end again.
-CONNECTION_WAIT: Final = 0.1
 
 # Why a consumption is closed after Ctrl-C or another exception of a signal handler.
 INTERRUPTED: Final = "a call was interrupted while it changed the consumption; make another one"
@@ -77,8 +75,7 @@ class ConsumptionCore:
     Args:
         target: The consumer.
         options: What to pull, or which push consumer to read.
-        recovers: Whether it continues after lost connections and missed heartbeats. Otherwise they
-            end it with NoHeartbeatError.
+        order: The order in which messages have to arrive, for an ordered consumer.
         handler: How to call the handler, if there is one.
     """
 
@@ -87,7 +84,7 @@ class ConsumptionCore:
         target: PullTarget,
         options: ConsumeOptions | PushOptions,
         *,
-        recovers: bool = True,
+        order: OrderedCursor | None = None,
         handler: HandlerOptions | None = None,
     ) -> None:
         connection = target.context.connection
@@ -105,13 +102,13 @@ class ConsumptionCore:
             self.engine = push.engine
         else:
             inbox = take_inbox(target)
-            self.engine = ConsumeEngine(inbox.engine, options, target.pins, recovers=recovers)
+            self.engine = ConsumeEngine(inbox.engine, options, target.pins, order=order)
             self.feed = PullFeed(target, inbox, self.engine, name="consume")
             if options.inactive_threshold is not None:
                 self._keeper = ConsumerKeeper(
                     target, options.priorities, options.inactive_threshold
                 )
-        self.buffer: Collection[Frame] = self.engine.buffer
+        self.buffer: deque[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
         # The same for a loop, see `one_by_one`.
         self.oldest: Iterator[Frame] = one_by_one(deque.popleft, self.engine.buffer)
@@ -157,6 +154,12 @@ class ConsumptionCore:
             # It may have ended while no thread took messages.
             self.refill()
         return self.reading.over.is_set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all messages have arrived that were wanted."""
+        engine = self.engine
+        return engine.is_ending and engine.error is None and self.closed
 
     @property
     def error(self) -> BaseException | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from jetsync._hooks.calls import Entered
     from jetsync._io.connection import Connection
+    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_reads import OrderedFetch
@@ -73,8 +74,8 @@ class Fetch:
         request: What to ask for.
         wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
-        recovers: Whether another pull is sent on another connection. If not, the fetch ends with
-            NoHeartbeatError.
+        order: The order in which messages have to arrive, for an ordered consumer. The fetch then
+            ends with NoHeartbeatError if the connection is lost.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Fetch:
         *,
         wait: float,
         name: str = "fetch",
-        recovers: bool = True,
+        order: OrderedCursor | None = None,
     ) -> None:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
@@ -112,7 +113,7 @@ class Fetch:
             wait=wait,
             subject=target.subject,
             acked=target.wants_acks,
-            recovers=recovers,
+            order=order,
         )
         # None once no more messages can arrive.
         self.feed: PullFeed | None = PullFeed(target, inbox, self._engine)

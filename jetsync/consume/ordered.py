@@ -30,7 +30,6 @@ from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
-from jetsync._hooks.errors import PluginError
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
@@ -449,30 +448,3 @@ def ordered_options(source: OrderedSource, **options: Any) -> ConsumeOptions:
     return consume_options(
         source.stream, source.cursor.name, source.limits, default_heartbeat=HEARTBEAT, **options
     )
-
-
-def take_checked(messages: OrderedConsumption) -> Message | None:
-    """
-    Return the next message if it has arrived and is known to be in order; never waits.
-
-    Call this after ``take`` and before ``settle``, and only if no other call takes a message. If
-    Ctrl-C interrupts a call, a later call of any thread takes all messages since ``take`` again.
-    """
-    core, cursor = messages._core, messages._source.cursor  # noqa: SLF001  (its own module)
-    try:
-        if core is None or core.engine.buffer[0][1] is not cursor.ahead[-1]:
-            return None
-        frame = core.take_first()
-    except IndexError:
-        return None
-    before = cursor.position
-    cursor.take(frame[1])
-    if len(core.buffer) <= core.low[0]:
-        core.refill()
-    try:
-        return core.make(frame)
-    except PluginError as error:
-        # The messages before this one are handed out first.
-        cursor.go_back(before)
-        messages._reading.end(error)  # noqa: SLF001  (its own module)
-        return None

@@ -7,8 +7,6 @@ is lost.
 
 from __future__ import annotations
 
-import contextlib
-from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -18,12 +16,12 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import ENTRY, interrupted
+from jetsync._base.iterations import ENTRY
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
-from jetsync._proto.ordered import AHEAD
+from jetsync._proto.ordered import MissingMessages
 from jetsync._proto.pull import message_size
 from jetsync._proto.pull_size import rest_of
 from jetsync.consume.core import ConsumptionCore
@@ -78,8 +76,10 @@ class OrderedConsumption:
         self._source = source
         self.options = options
         self._received = 0
-        # The same before the call that takes a message.
-        self._received_before = 0
+        # How many messages earlier uses were handed.
+        self._before = source.cursor.delivered
+        # The messages that the last call took, oldest first.
+        self._taken: list[Frame] = []
         self._reading = Reading("consumption", source.context.connection)
         self._draining = False
         # The core that pulls from the newest consumer; None when that has to be replaced.
@@ -151,6 +151,7 @@ class OrderedConsumption:
     def settle(self) -> None:
         """Record that the message that :meth:`take` returned is handed out."""
         self._source.taking = None
+        self._taken = []
 
     @property
     def is_settled(self) -> bool:
@@ -181,6 +182,7 @@ class OrderedConsumption:
         """
         self._reading.end()
         core, self._core = self._core, None
+        self._taken = []
         if core is not None:
             core.close()
 
@@ -226,43 +228,40 @@ class OrderedConsumption:
             raise reading.conflict() from None
         try:
             reading.taker = me
-            if source.taking is not None and source.take_back(shared=shared):
-                self._take_again()
+            if source.taking is not None and (shared or source.taking[0] == me):
+                self._put_back()
+                source.take_back()
             core = self._core or self._wait(deadline)
             while core is not None:
-                self._received_before = self._received
-                source.taking = me, cursor.position
+                buffer = core.buffer
+                # Another thread that closes this may empty the buffer at any moment.
                 try:
-                    frame: Frame | None = core.take_first()
+                    frame: Frame | None = buffer[0]
                 except IndexError:
                     frame = None
                 if frame is None:
-                    source.taking = None
                     core = self._wait(deadline)
                     continue
-                if len(core.buffer) <= core.low[0]:
+                self._taken = [frame]
+                source.taking = me, cursor.position
+                cursor.hand_out(frame[1])
+                try:
+                    core.take_first()
+                except IndexError:
+                    source.take_back()
+                    continue
+                self._received = cursor.position[1] - self._before
+                if len(buffer) <= core.low[0]:
                     core.refill()
-                if not cursor.ahead:
-                    self._look_ahead(core, frame)
-                order = cursor.take(frame[1])
-                if order == "next":
-                    try:
-                        message = core.make(frame)
-                    except PluginError:
-                        # The next use of the consumer gets it again.
-                        source.take_back()
-                        raise
-                    self._received += 1
-                    if self._received == self.options.stop_after or (
-                        not core.buffer and core.engine.draining and core.closed
-                    ):
-                        reading.end()
-                    return message
-                if order == "gap":
-                    core.close()
-                    self._core, self._reason = None, "gap"
-                source.taking = None
-                core = self._core or self._wait(deadline)
+                try:
+                    message = core.make(frame)
+                except PluginError:
+                    # The next use of the consumer gets it again.
+                    source.take_back()
+                    raise
+                if not buffer and (core.is_complete or (self._draining and core.closed)):
+                    reading.end()
+                return message
         except (
             errors.WaitTimeoutError,
             errors.CallInSignalHandlerError,
@@ -271,6 +270,9 @@ class OrderedConsumption:
             raise
         except errors.JetSyncError as error:
             reading.end(error)
+            self._note_end()
+            # The next read of the ordered consumer gets what was not taken.
+            self.close()
         finally:
             reading.taker = None
             reading.free += ENTRY
@@ -284,25 +286,14 @@ class OrderedConsumption:
         if core is not None:
             core.end_seen.set()
 
-    def _take_again(self) -> None:
-        """
-        Continue with another consumer, because an interrupted call took a message.
-
-        Raises:
-            HandleClosedError: It was the last message.
-        """
-        if self._reading.over.is_set():
-            raise interrupted("consumption")
-        self._received = self._received_before
-        core, self._core, self._reason = self._core, None, "gap"
-        if core is not None:
-            core.close()
-
-    def _look_ahead(self, core: ConsumptionCore, frame: Frame) -> None:
-        """Check a message and those that follow it in the buffer at once."""
-        with contextlib.suppress(RuntimeError):  # Another thread has added some.
-            following = list(islice(core.buffer, AHEAD))
-            self._source.cursor.look_ahead([frame[1], *[later[1] for later in following]])
+    def _put_back(self) -> None:
+        """Make the messages that an interrupted call took the next ones, unless this is closed."""
+        core, taken = self._core, self._taken
+        while taken and core is not None:
+            # That call, or one of this method, may have been interrupted between two steps.
+            if not core.buffer or core.buffer[0] is not taken[-1]:
+                core.engine.put_back(taken[-1])
+            taken.pop()
 
     def _wait(self, deadline: Deadline | None) -> ConsumptionCore | None:
         """Wait for a message, and return the core that buffers it; None at the end."""
@@ -325,7 +316,7 @@ class OrderedConsumption:
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        core = self._core = ConsumptionCore(source.target, wanted, recovers=False)
+        core = self._core = ConsumptionCore(source.target, wanted, order=source.cursor)
         if self._draining:
             core.drain()
         if self._reading.over.is_set():
@@ -338,7 +329,9 @@ class OrderedConsumption:
             raise errors.WaitTimeoutError("a message", deadline.total)
         self._core = None
         error = core.engine.error
-        if isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
+        if isinstance(error, MissingMessages):
+            self._reason = "gap"
+        elif isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
             if core.feed.losses:
                 self._reason = "reconnected"
             else:
@@ -348,7 +341,7 @@ class OrderedConsumption:
         elif error is not None:
             # Of a plugin or a signal handler. The next call continues with another consumer.
             raise error
-        elif core.engine.draining:
+        elif core.engine.is_ending:
             self._reading.end()
         if self._draining:
             self._reading.end()
@@ -364,6 +357,37 @@ def arrived(consumption: OrderedConsumption) -> int:
     """Return how many messages have arrived in the buffer."""
     core = consumption._core  # noqa: SLF001  (its own module)
     return 0 if core is None else len(core.buffer)
+
+
+def take_arrived(consumption: OrderedConsumption) -> Message | None:
+    """
+    Return the next message if it has arrived; never waits.
+
+    Call this after ``take`` and before ``settle``, and only if no other call takes a message. If
+    Ctrl-C interrupts a call, a later one returns all messages since ``take`` again.
+    """
+    core, cursor = consumption._core, consumption._source.cursor  # noqa: SLF001  (its own module)
+    if core is None:
+        return None
+    before = cursor.position
+    try:
+        frame = core.buffer[0]
+        consumption._taken.append(frame)  # noqa: SLF001
+        cursor.hand_out(frame[1])
+        core.take_first()
+    except IndexError:  # There is none, or another thread closes the consumption.
+        cursor.go_back(before)
+        return None
+    if len(core.buffer) <= core.low[0]:
+        core.refill()
+    try:
+        return core.make(frame)
+    except PluginError as error:
+        # The messages before this one are handed out first.
+        cursor.go_back(before)
+        consumption._reading.end(error)  # noqa: SLF001
+        consumption.close()
+        return None
 
 
 class OrderedFetch:
@@ -417,7 +441,7 @@ class OrderedFetch:
         source = self._source
         source.fresh = False
         self.target: PullTarget = source.target
-        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, recovers=False)
+        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, order=source.cursor)
 
     def messages(self, result: object) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes; plugins see *result*."""
@@ -426,8 +450,9 @@ class OrderedFetch:
             while True:
                 reason: ResetReason | None = None
                 try:
-                    in_order = yield from self._read(asked, result)
-                    reason = None if in_order else "gap"
+                    yield from self._read(asked, result)
+                except MissingMessages:
+                    reason = "gap"
                 except GONE:
                     reason = "gone"
                 except (errors.NoHeartbeatError, errors.RequestTimeoutError):
@@ -459,37 +484,34 @@ class OrderedFetch:
         finally:
             self.end(result, None)
 
-    def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, bool]:
-        """Yield the messages of one pull; return False if the next one was lost."""
+    def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, None]:
+        """Yield the messages of one pull; raises MissingMessages if the next one was lost."""
         source, fetch, seen, me = self._source, self._fetch, 0, get_ident()
+        cursor = source.cursor
         error: BaseException | None = None
         try:
             while not (fetch.feed is None or self._closing.is_set() or fetch.connection.stopped):
                 frames = fetch.receive()
-                source.cursor.look_ahead([frame[1] for frame in frames])
                 for frame in frames:
                     seen += 1
-                    source.taking = me, source.cursor.position
-                    order = source.cursor.take(frame[1])
-                    if order == "gap":
-                        return False
+                    source.taking = me, cursor.position
+                    cursor.hand_out(frame[1])
                     # If all that was asked for has arrived, the consumer has sent nothing else.
                     source.fresh = seen == asked.max_messages and source.is_current
-                    if order == "next":
-                        try:
-                            message = fetch.target.make(frame)
-                        except PluginError:
-                            # The next use of the consumer gets it again.
-                            source.take_back()
-                            raise
-                        self.received += 1
-                        if asked.max_bytes is not None:
-                            self._size += message_size(frame)
-                        # As in `OrderedConsumption.__next__`.
-                        source.taking = None
-                        yield message
-                        if fetch.closing or fetch.connection.stopped:
-                            break
+                    try:
+                        message = fetch.target.make(frame)
+                    except PluginError:
+                        # The next use of the consumer gets it again.
+                        source.take_back()
+                        raise
+                    self.received += 1
+                    if asked.max_bytes is not None:
+                        self._size += message_size(frame)
+                    # As in `OrderedConsumption.__next__`.
+                    source.taking = None
+                    yield message
+                    if fetch.closing or fetch.connection.stopped:
+                        break
             if fetch.error is not None:
                 raise_failure(fetch.error)
         except BaseException as raised:
@@ -497,7 +519,6 @@ class OrderedFetch:
             raise
         finally:
             fetch.end(result, error)
-        return True
 
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for; None if nothing is left, or no time."""

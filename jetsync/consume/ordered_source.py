@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -229,7 +228,8 @@ class OrderedSource:
         With *verify*, the server is asked whether the consumer still exists.
         """
         deadline = UnlessSet(deadline.at, deadline.total, self.closed)
-        self.take_back()
+        if self.taking is not None:
+            self.take_back()
         before = self.cursor.name
         reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:
@@ -259,20 +259,12 @@ class OrderedSource:
                 self._report_reset(before, reason, attempts)
                 return
 
-    def take_back(self, *, shared: bool = False) -> bool:
-        """
-        Go back to the position before a call that was interrupted, if there is one.
-
-        The next consumer then sends the message of that call again. Return whether there was such a
-        call: of this thread or, if *shared*, of any thread.
-        """
-        taking = self.taking
-        if taking is None or not (shared or taking[0] == threading.get_ident()):
-            return False
-        self.cursor.go_back(taking[1])
+    def take_back(self) -> None:
+        """Go back to the position before the call that took a message and did not hand it out."""
+        assert self.taking is not None
+        self.cursor.go_back(self.taking[1])
         self.fresh = False
         self.taking = None
-        return True
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server for the consumer."""

@@ -27,8 +27,8 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import outside
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.watching import WatchEngine
-from jetsync.consume.ordered import filter_fields, ordered_options, replicas_in, take_checked
-from jetsync.consume.ordered_reads import OrderedConsumption, arrived, nudge
+from jetsync.consume.ordered import filter_fields, ordered_options, replicas_in
+from jetsync.consume.ordered_reads import OrderedConsumption, arrived, nudge, take_arrived
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
@@ -443,7 +443,7 @@ class Watch(Generic[ValueT]):
             if engine.current and not self._is_current:
                 break
             most -= 1
-            message = take_checked(messages) if most else None
+            message = take_arrived(messages) if most else None
         if run:
             last = run[-1][0]
             final = run.pop() if engine.current and not self._is_current else None

@@ -149,12 +149,13 @@ def ordered():
     An ordered consumer without a connection.
     """
     cursor = types.SimpleNamespace(name="C")
-    info = types.SimpleNamespace(config=ConsumerConfig())
     context = types.SimpleNamespace(
         lane=types.SimpleNamespace(later=lambda *_: None),
         deadline=Deadline.after,
     )
-    source = types.SimpleNamespace(stream="S", cursor=cursor, info=info, context=context)
+    source = types.SimpleNamespace(
+        stream="S", cursor=cursor, limits=ConsumerConfig(), context=context
+    )
     return OrderedConsumer(source)
 
 

@@ -4,6 +4,7 @@ Consumptions: options for tests of engines, and the events that plugins saw.
 
 from __future__ import annotations
 
+import jetsync
 from jetsync._proto.consume import ConsumeOptions
 
 
@@ -29,3 +30,18 @@ def seen(recorder, kind):
     """
     events = [call["event"] for call in recorder.of("jetsync_status")]
     return [event for event in events if event.kind.value == kind]
+
+
+class RefusesOnce:
+    """
+    A plugin that refuses the first message with a payload, once.
+    """
+
+    def __init__(self, data):
+        self.data = data
+
+    @jetsync.hookimpl
+    def jetsync_message_received(self, message):
+        if message.data == self.data:
+            self.data = None
+            raise OSError("refused")

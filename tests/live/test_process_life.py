@@ -28,6 +28,7 @@ import jetsync
 from helpers.certificates import Authority, tls_block
 from helpers.interrupts import interrupted_at, is_locked, steps_of
 from helpers.lacking import needs_fork, skip_if_lacking
+from helpers.streams import fill
 from helpers.waiting import LATE, eventually
 from jetsync._base.deadline import Deadline
 from jetsync.devserver import DevServer
@@ -642,6 +643,47 @@ class TestInterruptedReads:
             take()
             reading = consumption._reading
             self.check(lambda: reading.free and reading.taker is None, take)
+
+    @pytest.mark.parametrize("how", ["next", "loop"])
+    @pytest.mark.parametrize("arrived", [True, False], ids=["buffered", "in flight"])
+    def test_an_interrupted_ordered_read_misses_nothing(
+        self, nats_server, js, stream, how, arrived
+    ):
+        """
+        After Ctrl-C at any step of a call, an ordered consumption hands out the same message.
+        """
+
+        def take():
+            if how == "next":
+                return messages.next(timeout=20)
+            for message in messages:
+                return message
+            return None
+
+        sent, step, ended = 0, 0, 0
+        # Its own client, because Ctrl-C may end the connection.
+        with (
+            jetsync.connect(nats_server.url, reconnect_wait=0.01) as client,
+            client.jetstream().stream(stream.name).ordered_consumer() as ordered,
+            ordered.consume() as messages,
+        ):
+            while ended < 3:
+                step += 1
+                # An uninterrupted call, because the last one may have ended the server's consumer.
+                fill(js, stream, 1, start=sent)
+                got = [take()]
+                fill(js, stream, 2, start=sent + 1)
+                if arrived:
+                    eventually(lambda: messages._core.refill() and len(messages._core.buffer) == 2)
+                ended += interrupted_at(step, lambda made=got: made.append(take()))
+                # Of the same consumer: they may not hide that messages before them are lost.
+                fill(js, stream, 2, start=sent + 3)
+                while len(got) < 5:
+                    got.append(take())
+                sent += 5
+                assert [int(message.data) for message in got] == [*range(sent - 5, sent)], step
+                assert messages.received == ordered.statistics().delivered == sent, step
+            assert step > 10
 
     def test_an_interrupted_consumption_continues_or_says_so(self, nats_server, js, stream):
         """

@@ -5,6 +5,7 @@ The fetch engine, without a server and with a manual clock. ``test_judge.py`` ha
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 
@@ -57,12 +58,16 @@ def info(pending=5, waiting=1, ack_pending=0, **config):
     return json.dumps(found).encode()
 
 
+# All messages are in order.
+IN_ORDER = types.SimpleNamespace(admit=lambda frames: frames, has_gap=False)
+
+
 class Rig:
     """
     An engine with a clock and the pulls that it sent.
     """
 
-    def __init__(self, *, wait=30.0, acked=True, recovers=True, pins=None, **changes):
+    def __init__(self, *, wait=30.0, acked=True, ordered=False, pins=None, **changes):
         self.clock = ManualClock()
         self.pins = {} if pins is None else pins
         plain = {"max_messages": 10, "expires": wait}
@@ -75,7 +80,7 @@ class Rig:
             wait=wait,
             subject=b"NEXT",
             acked=acked,
-            recovers=recovers,
+            order=IN_ORDER if ordered else None,
         )
         self.pulls = []
         self.open(self.request)
@@ -408,9 +413,9 @@ class TestConnections:
         assert not rig.engine.is_due
 
     @pytest.mark.parametrize("status", [None, "409 Server Shutdown"])
-    def test_a_fetch_that_does_not_recover(self, status):
-        """A fetch for one connection ends with the connection that its pull needs."""
-        rig = Rig(recovers=False)
+    def test_an_ordered_fetch(self, status):
+        """A fetch of an ordered consumer ends with the connection that its pull needs."""
+        rig = Rig(ordered=True)
         if status is not None:
             rig.status(status)
         rig.lost()
@@ -418,7 +423,7 @@ class TestConnections:
 
     def test_a_complete_fetch_needs_no_connection(self):
         """A loss after the last message is no error."""
-        rig = Rig(max_messages=1, recovers=False)
+        rig = Rig(max_messages=1, ordered=True)
         rig.receive(message())
         rig.lost()
         assert rig.engine.error is None

@@ -58,7 +58,7 @@ class TestConfig:
         The next consumer begins after the last message, whatever the deliver policy.
         """
         made = cursor(deliver_policy="last_per_subject", filter_subjects=["a", "b"])
-        assert made.take(reply(7, 1)) == "next"
+        hand_out(made, reply(7, 1))
         config = made.next_config()
         assert config["deliver_policy"] == "by_start_sequence"
         assert config["opt_start_seq"] == 8
@@ -76,6 +76,21 @@ class TestConfig:
         made.made(41)
 
 
+def frames(*replies):
+    """Return messages with these reply subjects."""
+    return [(b"subject", subject, None, b"") for subject in replies]
+
+
+def admit(made, *replies):
+    """Return which of some messages, by their reply subjects, continue the sequence."""
+    return [frame[1] for frame in made.admit(frames(*replies))]
+
+
+def hand_out(made, subject):
+    """Take a message as a read does."""
+    made.hand_out(subject)
+
+
 class TestOrder:
     @pytest.mark.parametrize("numbers", [b"x.1", b"1.x", b"1.", b"-1.1", b"1.-2"])
     def test_a_malformed_sequence(self, numbers):
@@ -83,35 +98,55 @@ class TestOrder:
         A reply subject with a sequence that is no number is a protocol error, not a gap.
         """
         with pytest.raises(ProtocolError):
-            cursor().take(b"$JS.ACK.S.R_1.1.%b.1700000000.0" % numbers)
+            admit(cursor(), b"$JS.ACK.S.R_1.1.%b.1700000000.0" % numbers)
 
     @pytest.mark.parametrize("head", [b"$JS.ACK", b"$JS.ACK._.hash"])
-    def test_in_order(self, head):
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_in_order(self, head, size):
         """
         Holes in the stream sequence are no gaps, because filters cause them.
         """
         made = cursor()
-        for number, sequence in enumerate([3, 4, 9], 1):
-            assert made.take(reply(sequence, number, head=head)) == "next"
-        assert (made.last, made.delivered) == (9, 3)
+        replies = [reply(sequence, n, head=head) for n, sequence in enumerate([3, 4, 9], 1)]
+        for start in range(0, 3, size):
+            run = replies[start : start + size]
+            assert admit(made, *run) == run
+        assert not made.has_gap
 
     def test_a_gap_stays_one(self):
+        """
+        After a gap, nothing continues the sequence until there is another consumer.
+        """
         made = cursor()
-        made.take(reply(1, 1))
-        assert made.take(reply(3, 3)) == "gap"
-        assert made.take(reply(4, 4)) == "gap"
-        assert made.last == 1
+        assert admit(made, reply(1, 1), reply(3, 3), reply(4, 4)) == [reply(1, 1)]
+        assert made.has_gap
+        assert admit(made, reply(2, 2)) == []
+        hand_out(made, reply(1, 1))
+        assert made.next_config()["opt_start_seq"] == 2
+        assert not made.has_gap
+        assert admit(made, reply(2, 1, "R_2")) == [reply(2, 1, "R_2")]
 
     def test_repeated_and_foreign_messages(self):
         """
         Messages of another consumer and repeated messages are dropped.
         """
         made = cursor()
-        made.take(reply(5, 1))
+        hand_out(made, reply(5, 1))
         made.next_config()
-        assert made.take(reply(6, 2)) == "duplicate"
-        assert made.take(reply(5, 1, "R_2")) == "duplicate"
-        assert made.take(reply(6, 2, "R_2")) == "next"
+        assert admit(made, reply(6, 2)) == []
+        assert admit(made, reply(5, 1, "R_2")) == []
+        assert admit(made, reply(6, 2, "R_2")) == [reply(6, 2, "R_2")]
+        assert not made.has_gap
+
+    def test_a_run_that_begins_before_the_position(self):
+        """
+        Messages up to the position are dropped, also at the beginning of a run.
+        """
+        made = cursor()
+        hand_out(made, reply(5, 1))
+        made.next_config()
+        run = [reply(sequence, n, "R_2") for n, sequence in enumerate([4, 5, 6, 7], 1)]
+        assert admit(made, *run) == run[2:]
 
     @given(st.lists(st.sampled_from(["send", "lose", "delete"]), max_size=60))
     def test_whatever_is_lost(self, happenings):
@@ -122,26 +157,26 @@ class TestOrder:
         start, sent = 1, 0
         steps = itertools.chain(happenings, itertools.repeat("send", 70))
         for step in steps:
-            order = "next"
             if step != "delete":
                 sent += 1
                 if step == "send":
-                    order = made.take(reply(start + sent - 1, sent, made.name))
-                    if order == "next":
+                    for subject in admit(made, reply(start + sent - 1, sent, made.name)):
+                        hand_out(made, subject)
                         got.append(made.last)
-            if step == "delete" or order == "gap":
+            if step == "delete" or made.has_gap:
                 start, sent = made.next_config().get("opt_start_seq", 1), 0
         assert got == list(range(1, len(got) + 1))
         assert len(got) >= 8
 
+    SENT = st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["", "", "", "lose", "repeat", "swap"])),
+        max_size=300,
+    )
 
-class TestLookAhead:
-    SENT = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "lose", "repeat", "swap"])))
-
-    @given(SENT, st.integers(1, 9))
+    @given(SENT, st.integers(1, 200))
     def test_like_one_at_a_time(self, sent, size):
         """
-        A run that was checked at once is taken like single messages, whatever is lost or repeated.
+        Runs are admitted like single messages, whatever is lost or repeated.
         """
         sequence, replies = 0, []
         for number, (step, happening) in enumerate(sent, 1):
@@ -150,98 +185,25 @@ class TestLookAhead:
             replies += [reply(sequence, number)] * copies
             if happening == "swap":
                 replies[-2:] = reversed(replies[-2:])
-        single, ahead = cursor(), cursor()
+        single, runs = cursor(), cursor()
+        one_by_one = [each for subject in replies for each in admit(single, subject)]
+        in_runs = []
         for start in range(0, len(replies), size):
-            run = replies[start : start + size]
-            ahead.look_ahead(run)
-            for subject in run:
-                assert ahead.take(subject) == single.take(subject)
-                assert (ahead.last, ahead.delivered) == (single.last, single.delivered)
-
-    def test_a_run_ends_where_a_number_gets_longer(self):
-        """
-        Messages before a sequence with more digits are a run, and those after it are the next one.
-        """
-        made = cursor()
-        replies = [reply(sequence, sequence - 6) for sequence in range(7, 13)]
-        made.look_ahead(replies)
-        assert made.ahead == replies[2::-1]
-        assert [made.take(each) for each in replies[:3]] == ["next"] * 3
-        made.look_ahead(replies[3:])
-        assert made.ahead == replies[:2:-1]
-
-    def test_whole_runs(self):
-        """
-        Messages in order are recognised as a run, and those of another consumer are not.
-        """
-        made = cursor()
-        made.look_ahead([])
-        first, second = reply(4, 1), reply(6, 2)
-        made.look_ahead([first, second])
-        assert made.take(first) == "next"
-        assert made.ahead == [second]
-        made.next_config()
-        assert made.ahead == []
-        made.look_ahead([reply(5, 1, "R_2"), reply(6, 2)])
-        made.look_ahead([reply(4, 1, "R_2"), reply(6, 2, "R_2")])
-        assert made.ahead == []
-
-    def test_a_message_that_disappears(self):
-        """
-        A message that is lost after it was checked is a gap.
-        """
-        made = cursor()
-        run = [reply(sequence, sequence) for sequence in (1, 2, 3)]
-        made.look_ahead(run)
-        assert [made.take(run[0]), made.take(run[2]), made.take(run[2])] == ["next", "gap", "gap"]
-        assert (made.last, made.delivered) == (1, 1)
-
-    def test_the_rest_of_the_run_after_a_put_back_are_gaps(self):
-        """
-        After a message was put back, the rest of its run are gaps.
-        """
-        made = cursor()
-        first, before = reply(4, 1), made.position
-        made.look_ahead([first, reply(6, 2)])
-        made.take(first)
-        made.go_back(before)
-        assert (made.last, made.delivered) == (None, 0)
-        made.look_ahead([reply(6, 2)])
-        assert made.take(reply(6, 2)) == "gap"
+            in_runs += admit(runs, *replies[start : start + size])
+        assert in_runs == one_by_one
+        assert runs.has_gap is single.has_gap
 
 
-def test_messages_after_one_that_was_put_back_are_gaps():
+def test_the_position_is_what_was_handed_out():
     """
-    The next consumer delivers a message that was put back, and later messages are gaps.
+    The next consumer begins after the last message that was handed out, not that has arrived.
     """
     it = cursor()
-    assert it.take(reply(5, 1)) == "next"
-    before = it.position
-    assert it.take(reply(7, 2)) == "next"
-    it.go_back(before)
-    it.go_back(before)
-    assert (it.last, it.delivered) == (5, 1)
-    assert it.take(reply(8, 3)) == "gap"
+    admit(it, reply(5, 1), reply(7, 2))
+    assert (it.last, it.delivered, it.last_time) == (None, 0, None)
+    hand_out(it, reply(5, 1))
+    assert (it.last, it.delivered, it.last_time) == (5, 1, 1_700_000_000)
     assert it.next_config()["opt_start_seq"] == 6
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_time_of_the_position(ahead):
-    """
-    The position has the time of the last message, and none before the first one.
-    """
-    it = cursor()
-    it.made(7)
-    assert it.last_time is None
-    first, second = reply(5, 1), reply(6, 2)
-    assert it.take(first) == "next"
-    assert it.last_time == 1_700_000_000
-    if ahead:
-        it.look_ahead([second])
-    before = it.position
-    assert it.take(second) == "next"
-    it.go_back(before)
-    assert (it.last, it.last_time) == (5, 1_700_000_000)
 
 
 def test_pauses_grow_until_a_message_comes():
@@ -252,7 +214,7 @@ def test_pauses_grow_until_a_message_comes():
     pauses = [made.pause() for _ in range(9)]
     assert pauses[:4] == [0.0, 0.1, 0.2, 0.4]
     assert pauses[-1] == LONGEST_PAUSE
-    made.take(reply(1, 1))
+    admit(made, reply(1, 1))
     assert made.pause() == 0.0
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import connection_of
+from helpers.consuming import RefusesOnce
 from helpers.domains import domain_link
 from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
@@ -230,16 +231,24 @@ class TestReset:
                         server.restart()
                 assert got == list(range(1, 1001))
 
-    def test_a_lost_message_is_delivered_by_the_next_consumer(self, client, js, stream, ordered):
+    def test_a_lost_message_is_delivered_by_the_next_consumer(
+        self, client, js, stream, ordered, monkeypatch
+    ):
         """
         The next message reveals a lost one, and the next consumer delivers it.
         """
-        fill(js, stream, 3)
+        fill(js, stream, 1)
         messages = ordered.consume()
         assert take(messages, 1) == [0]
-        core = messages._core
-        eventually(lambda: core.feed.box.frames or len(core.buffer) == 2)
-        core.take_first()
+        receive, lost = messages._core.engine.receive, []
+
+        def lose(frames, now):
+            if frames and not lost:
+                lost.append(frames.pop(0))
+            return receive(frames, now)
+
+        monkeypatch.setattr(messages._core.engine, "receive", lose)
+        fill(js, stream, 2, start=1)
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
 
@@ -378,6 +387,23 @@ class TestEnd:
         assert repr(ordered).endswith(" closed>")
         with pytest.raises(jetsync.HandleClosedError):
             ordered.fetch(1)
+
+    @pytest.mark.parametrize("how", ["next", "loop"])
+    def test_a_message_that_a_plugin_refuses(self, nats_server, js, stream, how):
+        """
+        A plugin's error ends the consumption, and the next read continues at its message.
+        """
+        fill(js, stream, 8)
+        with jetsync.connect(nats_server.url, plugins=[RefusesOnce(b"3")]) as client:
+            ordered = client.jetstream().stream(stream.name).ordered_consumer()
+            messages, got = ordered.consume(), []
+            taken = {"next": iter(lambda: messages.next(timeout=20), None), "loop": messages}
+            with pytest.raises(jetsync.PluginError):
+                got.extend(int(message.data) for message in taken[how])
+            assert messages.closed
+            assert list(messages) == []
+            assert got == [0, 1, 2]
+            assert fetched(ordered.fetch(5, expires=20)) == [3, 4, 5, 6, 7]
 
     @pytest.mark.parametrize("end", ["close", "drain"])
     def test_ended_by_another_thread(self, ordered, end):
