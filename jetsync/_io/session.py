@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 # Seconds to send the outstanding data of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
 
+# Longest wait at exit for a loop that does not answer, in seconds.
+POSTED_WAIT: Final = 1.0
+
 # Seconds to wait for the thread of a client that could not connect.
 BRIDGE_STOP_TIMEOUT: Final = 1.0
 
@@ -181,6 +184,12 @@ class Session:
         self.on_closed(None)
         self._is_closed = True
 
+    def _run_posted(self, deadline: Deadline) -> None:
+        """Wait until the loop thread has made the calls that finalizers have handed to it."""
+        made = Latch()
+        self.lane.later(0.0, made.set)
+        made.wait(min(max(deadline.remaining(), 0.0), POSTED_WAIT))
+
     def _stop(self, timeout: float) -> None:
         """Stop the thread."""
         self._bridge.stop(timeout)
@@ -281,6 +290,7 @@ class Session:
         # A quarter of the time is left for closing the connection.
         for report in self.handles.finish(deadline.at_most(timeout * 0.75)):
             report_at_exit(report)
+        self._run_posted(deadline)
         try:
             self.flush(deadline)
         except (errors.TransportError, errors.WaitTimeoutError) as error:

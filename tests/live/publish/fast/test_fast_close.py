@@ -179,6 +179,25 @@ class TestExit:
         assert run_to_exit(script, nats_server.url, stream.name)[:2] == (0, "")
         assert stored_in(stream) == list(range(50))
 
+    @pytest.mark.parametrize("end", ["", "client.close()"])
+    def test_a_publisher_that_is_dropped_last(self, nats_server, stream, end):
+        """
+        A publisher that is dropped right before the end sends its messages, also if the loop of
+        the client is late.
+        """
+        script = f"""
+            import time
+            client = jetsync.connect(sys.argv[1])
+            publisher = client.jetstream().fast_publisher()
+            for number in range(50):
+                publisher.add(sys.argv[2] + ".a", b"%d" % number)
+            client._connection.lane.later(0.0, time.sleep, 0.3)
+            del publisher
+            {end}
+        """
+        assert run_to_exit(script, nats_server.url, stream.name)[:2] == (0, "")
+        assert stored_in(stream) == list(range(50))
+
     @pytest.mark.skipif(os.name == "nt", reason="needs SIGSTOP")
     def test_unconfirmed_fast_messages_are_reported_at_exit(self, victim, unique):
         """
