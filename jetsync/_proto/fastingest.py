@@ -33,7 +33,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
-from jetsync._proto.outcome import Cause, Ending, judge
+from jetsync._proto.outcome import Cause, Ending, outcome_of
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors.answers import from_api_error
 from jetsync.events import BatchGapEvent
@@ -604,7 +604,7 @@ def _error(
     sent: bool = True,
 ) -> errors.JetSyncError:
     """Return the error that the table of outcomes selects. A batch is never sent again."""
-    if judge(cause, sent=sent).ending is Ending.UNKNOWN:
+    if outcome_of(cause, sent=sent).ending is Ending.UNKNOWN:
         return unknown
     assert certain is not None
     return certain

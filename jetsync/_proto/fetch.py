@@ -151,7 +151,8 @@ class FetchEngine(Pulling):
         if not messages:
             return
         request = self.request
-        self.accepted()
+        if self.refusals:
+            self.accepted()
         if self.gave_up and self._acked:
             sizes = map(counted_size, messages)
             room = room_for(request, self.admitted, self._bytes, sizes)

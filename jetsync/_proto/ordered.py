@@ -6,7 +6,7 @@ The code here does no I/O and reads no clock.
 The consumers of an ordered consumer acknowledge nothing, so the server never redelivers a message
 that was lost. But each of them numbers its messages 1, 2, 3, ..., so a loss shows as a gap. After a
 gap, and whenever the consumer is deleted or silent, a new consumer is created that begins right
-after the last message in order.
+after the last message that was handed out.
 
 Implements ADR-17 for pull consumers, see ADR-37.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 # Seconds without a pull after which servers delete a consumer, and the same in nanoseconds.
 INACTIVE_THRESHOLD: Final = 300.0
-INACTIVE_NS: Final = 300_000_000_000
+INACTIVE_NS: Final = int(INACTIVE_THRESHOLD * 1e9)
 
 # Seconds before the second attempt to create a consumer; doubled each time up to the limit.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
 # How many messages are checked at once.
-AHEAD: Final = 128
+CHECKED_AT_ONCE: Final = 128
 
 
 Position: TypeAlias = "tuple[int | bytes | None, int]"
@@ -173,11 +173,11 @@ class OrderedCursor:
         Raises:
             ProtocolError: A reply subject is not that of a consumer's message.
         """
-        if len(frames) <= AHEAD and self._continues(frames):
+        if len(frames) <= CHECKED_AT_ONCE and self._continues(frames):
             return frames
         kept: list[Frame] = []
-        for start in range(0, len(frames), AHEAD):
-            run = frames[start : start + AHEAD]
+        for start in range(0, len(frames), CHECKED_AT_ONCE):
+            run = frames[start : start + CHECKED_AT_ONCE]
             kept += run if self._continues(run) else filter(self._is_next, run)
         return kept
 

@@ -2,8 +2,8 @@
 What became of a publish that failed, and whether another attempt may follow, as one table.
 
 :data:`OUTCOME_RULES` has the decisions. :func:`cause_of` reads the cause from an error, and
-:func:`judge` finds the rule: the first one that matches applies. The table has a rule for every
-combination. The paths that publish make the error that the caller gets, and ask plugins.
+:func:`outcome_of` finds the rule: the first one that matches applies. The table has a rule for
+every combination. The paths that publish make the error that the caller gets, and ask plugins.
 
 What a new cause needs: a member of :class:`Cause` in a rule for each combination, its errors in
 ``_CAUSES``, and its lines in ``tests/proto/test_outcome.py``.
@@ -185,7 +185,9 @@ def cause_of(error: BaseException | None) -> tuple[Cause, bool]:
 
 
 @functools.cache
-def judge(cause: Cause, *, sent: bool, earlier: bool = False, safe: bool = False) -> OutcomeRule:
+def outcome_of(
+    cause: Cause, *, sent: bool, earlier: bool = False, safe: bool = False
+) -> OutcomeRule:
     """
     Return the rule for one attempt.
 

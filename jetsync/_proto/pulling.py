@@ -33,7 +33,8 @@ class Pulling(Buffered):
         stop_after: How many messages are wanted; None for no limit.
         max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
         order: The order in which messages have to arrive, for an ordered consumer. If some are
-            missing, or the connection or two heartbeats are lost, the read of this consumer ends.
+            missing, the connection is lost or two heartbeats are missed, the read of this consumer
+            ends.
     """
 
     def __init__(
@@ -136,5 +137,5 @@ class Pulling(Buffered):
         self._pause, self.not_before = PULL_RETRY_WAIT, 0.0
 
     def fail_silent(self) -> None:
-        """End it, because the server sends nothing."""
+        """End it: two heartbeats were missed, or an ordered consumer lost its connection."""
         self.fail(errors.NoHeartbeatError(consumer=self.consumer, stream=self.stream))

@@ -276,7 +276,7 @@ class Consumption(TakingStorage):
             pending_bytes=0 if pulls is None else pulls.pending_bytes,
             pulls=0 if isinstance(engine, PushEngine) else engine.pulled,
             heartbeats_missed=engine.misses,
-            connections_lost=core.feed.losses,
+            connections_lost=core.losses,
             failures=0 if core.pool is None else core.pool.failures,
             lost=engine.lost_messages if isinstance(engine, PushEngine) else 0,
         )

@@ -92,7 +92,7 @@ class ConsumptionCore:
         self.target = target
         self.options: ConsumeOptions | PushOptions = options
         self.make: Final = target.make
-        # What sends and receives; only the driving thread calls it.
+        # What sends and receives; only the driving thread calls it, except for `interrupt`.
         self.feed: PullFeed | PushFeed
         # What keeps the consumer on the server while no pull is sent.
         self._keeper: ConsumerKeeper | None = None
@@ -154,6 +154,11 @@ class ConsumptionCore:
             # It may have ended while no thread took messages.
             self.refill()
         return self.reading.over.is_set()
+
+    @property
+    def losses(self) -> int:
+        """How often the connection was lost."""
+        return self.feed.losses
 
     @property
     def is_complete(self) -> bool:

@@ -33,7 +33,8 @@ class Feed(ABC, Generic[E]):
     A reader calls :meth:`step` to act, and :meth:`wait` until there is something to do. A feed
     waits only in :meth:`wait`.
 
-    Threads: the one that drives the read.
+    Threads: the one that drives the read. Any thread and any signal handler may call
+    ``interrupt``.
     Locks: none; the owner lets in one thread at a time.
 
     Args:
@@ -43,8 +44,8 @@ class Feed(ABC, Generic[E]):
     """
 
     def __init__(self, target: PullTarget, engine: E, box: Mailbox) -> None:
-        self._target = target
-        self._lane = target.lane
+        self.target = target
+        self.lane = target.lane
         self.engine: Final = engine
         self.box: Final = box
         # How often the connection was lost.
@@ -58,12 +59,12 @@ class Feed(ABC, Generic[E]):
         if self.box.ready:
             self._take_news(now)
         had_messages = bool(engine.buffer)
-        self.blocked = self._lane.outbox.state is not LaneState.OPEN
+        self.blocked = self.lane.outbox.state is not LaneState.OPEN
         if not (self.blocked or engine.is_ending):
             silent_for = engine.look(now)
             if silent_for is not None:
                 self._report_silence(silent_for)
-            self.blocked = not self._send(now)
+            self.blocked = not self.send(now)
         return had_messages
 
     def wait(self, deadline: Deadline) -> None:
@@ -73,16 +74,16 @@ class Feed(ABC, Generic[E]):
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
                 with contextlib.suppress(errors.TransportError):
-                    self._lane.outbox.wait_open(deadline.at_most(CONNECTION_WAIT))
+                    self.lane.outbox.wait_open(deadline.at_most(CONNECTION_WAIT))
             return
         due = self.engine.next_look()
         if due is not None and due < deadline.at:
             deadline = Deadline(due, deadline.total)
-        self._lane.wait(box, deadline)
+        self.lane.wait(box, deadline)
 
     def interrupt(self) -> None:
         """End a :meth:`wait`, of another thread or of the call that this handler interrupted."""
-        self._lane.interrupt(self.box)
+        self.lane.interrupt(self.box)
 
     @abstractmethod
     def end(self, *, closing: bool) -> None:
@@ -93,11 +94,11 @@ class Feed(ABC, Generic[E]):
         """
 
     @abstractmethod
-    def _receive(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """Pass the frames in the mailbox to the engine, and report what is wrong."""
 
     @abstractmethod
-    def _send(self, now: float) -> bool:
+    def send(self, now: float) -> bool:
         """Send what is due; return False if nothing can be sent now."""
 
     def _take_news(self, now: float) -> None:
@@ -105,19 +106,19 @@ class Feed(ABC, Generic[E]):
         box, engine = self.box, self.engine
         # Cleared first: an interruption after this must end the next wait.
         box.interrupted = False
-        self._receive(now)
+        self.receive(now)
         lost = box.take_lost()
         if lost:
             engine.lost(lost, now)
             self.losses += 1
         for subject, denial in box.take_denials():
-            if subject == self._target.subject:
+            if subject == self.target.subject:
                 engine.fail(denial)
         if box.failure is not None:
             engine.fail(box.failure)
 
     def _report_silence(self, silent_for: float) -> None:
-        target, heartbeat = self._target, self.engine.heartbeat
+        target, heartbeat = self.target, self.engine.heartbeat
         target.context.connection.probe()
         _logger.warning(
             "heartbeat_missed",

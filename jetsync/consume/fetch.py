@@ -1,7 +1,8 @@
 """
 Fetching: one bounded batch of messages, yielded as they arrive.
 
-A :class:`Fetch` drives the pull engine for one ``fetch`` or ``next``. Servers send the answers to a
+A :class:`Fetch` drives a :class:`FetchEngine` through a :class:`PullFeed` for one ``fetch`` or
+``next``. Servers send the answers to a
 pull to an inbox. Each consumer keeps idle inboxes and lends one to each fetch. An inbox is reused
 if its pull ended cleanly, so a fetch costs one write and no subscription of its own.
 

@@ -1,9 +1,9 @@
 """
 Inboxes for the answers to pulls: each has one subscription, a mailbox and a pull engine.
 
-A consumer keeps the inboxes that are idle and lends one to each fetch. A consumption has one of its
-own. If an inbox is abandoned while a pull is open, it naks the messages that still arrive. So the
-server redelivers them at once, and not only after the consumer's ``ack_wait``.
+A consumer keeps the inboxes that are idle and lends one to each fetch. A consumption takes one, and
+closes it at its end. If an inbox is abandoned while a pull is open, it naks the messages that still
+arrive. So the server redelivers them at once, and not only after the consumer's ``ack_wait``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SiftedMailbox(Mailbox):
 
 class PullInbox:
     """
-    The subscription that pulls are answered on; lent to one fetch at a time.
+    The subscription that pulls are answered on; lent to one fetch or consumption at a time.
 
     Threads: the one that iterates over the batch or drives the consumption. The thread that reads
     the socket fills the mailbox.
@@ -115,17 +115,14 @@ class PullInbox:
     def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> Pull:
         """Send a pull; if this raises, as the lane's ``write`` does, nothing was sent."""
         pull = self.engine.open(request, time.monotonic())
-        block = self._listener.line + frames.pub(subject, pull.subject, request.wire)
+        block = frames.pub(subject, pull.subject, request.wire)
         try:
-            epoch = self.lane.write(block, deadline)
+            epoch = self._listener.write(block, deadline)
             self.engine.sent(pull, epoch)
         except JetSyncError:
             # An interrupt, too, may leave it open. It ends the owner.
             self.engine.remove(pull)
             raise
-        self._listener.line = b""
-        if self.lane.lost_epoch >= epoch:
-            self.box.lost(self.lane.lost_epoch)
         return pull
 
     def abandon(self, unused: Iterable[Frame], *, acked: bool = True) -> None:

@@ -7,7 +7,8 @@ that begins after the last message that was handed out. The client keeps the pos
 may lose the consumer at any time.
 
 Invariants
-- Only the thread that takes messages moves the cursor. There is one such thread at a time.
+- The thread that drives a read admits messages in their order. Only the thread that takes messages
+  changes the position. There is one such thread at a time.
 - A consumer on the server is *fresh* while all messages that it has sent were handed out. A
   consumer that is not fresh is replaced before the next use.
 """

@@ -68,7 +68,8 @@ class OrderedConsumption:
 
     # Threads: one at a time takes messages. Any thread and any signal handler may close, drain or
     # wait.
-    # Locks: none; `_reading` refuses a second taker, and only the taker moves the cursor.
+    # Locks: none; `_reading` refuses a second taker, and only the taker changes the position. The
+    # reading turn of the core protects the rest of the cursor.
 
     __reduce__ = refuse_copy
 
@@ -315,7 +316,7 @@ class OrderedConsumption:
         source, options = self._source, self.options
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
-        wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
+        wanted = attrs.evolve(options, stop_after=left)
         core = self._core = ConsumptionCore(source.target, wanted, order=source.cursor)
         if self._draining:
             core.drain()
@@ -332,7 +333,7 @@ class OrderedConsumption:
         if isinstance(error, MissingMessages):
             self._reason = "gap"
         elif isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
-            if core.feed.losses:
+            if core.losses:
                 self._reason = "reconnected"
             else:
                 self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
@@ -485,7 +486,12 @@ class OrderedFetch:
             self.end(result, None)
 
     def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, None]:
-        """Yield the messages of one pull; raises MissingMessages if the next one was lost."""
+        """
+        Yield the messages of one fetch from the current consumer.
+
+        Raises:
+            MissingMessages: Messages were lost.
+        """
         source, fetch, seen, me = self._source, self._fetch, 0, get_ident()
         cursor = source.cursor
         error: BaseException | None = None

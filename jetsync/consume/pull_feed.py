@@ -37,12 +37,12 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
     """
     The pulls of one fetch or consumption.
 
-    Threads: the one that drives the read.
+    Threads: as for :class:`Feed`.
     Locks: none; the iteration of the batch or the reading turn of the consumption protects it.
 
     Args:
         target: The consumer.
-        inbox: What pulls are answered on; it is borrowed.
+        inbox: What pulls are answered on; a fetch returns it to the pool.
         engine: What decides.
         name: The public method that pulls, if plugins wrap each pull. They wrap a fetch as a whole.
     """
@@ -68,26 +68,26 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
         """
         engine, inbox = self.engine, self._inbox
         if not closing:
-            self._receive(time.monotonic())
+            self.receive(time.monotonic())
         if engine.buffer or engine.refused:
             unused = [*(engine.take_all() if closing else engine.take_refused()), *unused]
         if engine.may_be_served or inbox.box.frames or inbox.box.failure is not None:
-            inbox.abandon(unused, acked=self._target.wants_acks)
+            inbox.abandon(unused, acked=self.target.wants_acks)
             engine.pulls.clear()
         else:
             if unused:
-                self._target.give_back(unused)
+                self.target.give_back(unused)
             if isinstance(engine, ConsumeEngine):
                 # The statistics of a consumption that has ended still show its pulls.
                 inbox.close()
             else:
-                self._target.pool.append(inbox)
+                self.target.pool.append(inbox)
         if self.entered:
             self.leave_ended()
 
-    def _receive(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """Pass the frames in the mailbox to the engine, and report the statuses."""
-        engine, target = self.engine, self._target
+        engine, target = self.engine, self.target
         for status, outcome in engine.receive(take_all(self.box.frames), now):
             target.report_status(status, outcome)
             if outcome is PullOutcome.RETRIED and engine.refusals == REFUSALS_WARNED:
@@ -105,7 +105,7 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
         if pulls.strays.fresh or pulls.sifted.fresh:
             target.report_strays(pulls.strays, pulls.sifted)
 
-    def _send(self, now: float) -> bool:
+    def send(self, now: float) -> bool:
         """Send the pulls that are due, and the probe; return False if nothing can be sent now."""
         engine = self.engine
         while (request := engine.next_pull(now)) is not None:
@@ -114,8 +114,8 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
         probe = engine.probe_due(now)
         if probe is not None:
             with contextlib.suppress(errors.TransportError, errors.CallInSignalHandlerError):
-                block = frames.pub(self._target.info_subject, probe, b"")
-                self._lane.write(block, NO_WAIT)
+                block = frames.pub(self.target.info_subject, probe, b"")
+                self.lane.write(block, NO_WAIT)
         return True
 
     def leave_ended(self) -> None:
@@ -126,7 +126,7 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
 
     def pull(self, request: PullRequest) -> bool:
         """Send one pull; return False if that is not possible now."""
-        target = self._target
+        target = self.target
         entered: Entered | None = None
         if self._enters is not None:
             entered = target.enter(self._enters, request, request.expires)

@@ -129,7 +129,7 @@ class PushFeed(Feed[PushEngine]):
     """
     The subscription of one consumption to the deliver subject of a push consumer.
 
-    Threads: the one that drives the consumption.
+    Threads: as for :class:`Feed`.
     Locks: none; the reading turn of the consumption protects it.
     """
 
@@ -154,13 +154,13 @@ class PushFeed(Feed[PushEngine]):
         self._answers_listener: Listener | None = None
         self._lost_before = 0
 
-    def _receive(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """
         Pass the frames in the mailbox to the engine, and report what is wrong.
 
         :meth:`end` gives back the messages that the engine refuses, after it has unsubscribed.
         """
-        engine, box, target = self.engine, self._box, self._target
+        engine, box, target = self.engine, self._box, self.target
         for status, outcome in engine.receive(take_all(box.frames), now):
             target.report_status(status, outcome)
         if engine.strays.fresh or engine.sifted.fresh:
@@ -188,9 +188,9 @@ class PushFeed(Feed[PushEngine]):
                 )
             )
 
-    def _send(self, now: float) -> bool:
+    def send(self, now: float) -> bool:
         """Send the subscription, an answer, a probe; return False if nothing can be sent now."""
-        engine, lane = self.engine, self._lane
+        engine, lane = self.engine, self.lane
         try:
             if self._listener.line:
                 lane.write(self._listener.line, Deadline(now, 0.0))
@@ -210,11 +210,11 @@ class PushFeed(Feed[PushEngine]):
 
     def _ask(self, probe: bytes, now: float) -> None:
         """Ask the server for the consumer's info."""
-        lane, line = self._lane, b""
+        lane, line = self.lane, b""
         if self._answers_listener is None:
             self._answers_listener = Listener(lane, self._answers)
             line = self._answers_listener.line
-        lane.write(line + frames.pub(self._target.info_subject, probe, b""), Deadline(now, 0.0))
+        lane.write(line + frames.pub(self.target.info_subject, probe, b""), Deadline(now, 0.0))
 
     def end(self, *, closing: bool) -> None:
         """
@@ -222,9 +222,9 @@ class PushFeed(Feed[PushEngine]):
 
         Unless it is closing, the messages that have arrived can still be taken.
         """
-        engine, target = self.engine, self._target
+        engine, target = self.engine, self.target
         if not closing:
-            self._receive(time.monotonic())
+            self.receive(time.monotonic())
         unused = engine.take_all() if closing else engine.take_refused()
         if self._answers_listener is not None:
             self._answers_listener.end()

@@ -17,7 +17,7 @@ from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, check_key, check_pattern, layout_of, why_gone
-from jetsync._proto.outcome import Again, cause_of, judge
+from jetsync._proto.outcome import Again, cause_of, outcome_of
 from jetsync.kv.codecs import reason_of
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
@@ -201,7 +201,7 @@ class Bucket:
             if message.msg_id is None:
                 raise
             cause, sent = cause_of(error)
-            if judge(cause, sent=sent, earlier=True).again is Again.LOOK:
+            if outcome_of(cause, sent=sent, earlier=True).again is Again.LOOK:
                 # Streams without replicas check expectations before they look for the id.
                 revision = self._revision_of(message.msg_id, key, deadline)
                 if revision is not None:

@@ -472,8 +472,8 @@ class Watch(Generic[ValueT]):
         except errors.JetSyncError:
             return
         sent = info.delivered.consumer_seq, info.delivered.stream_seq
-        arrived = source.cursor.arrived, source.cursor.last or 0
-        wanted = self._engine.look(info.num_pending, sent, arrived)
+        reached = source.cursor.arrived, source.cursor.last or 0
+        wanted = self._engine.look(info.num_pending, sent, reached)
         if wanted == "nudge":
             nudge(self._messages)
         elif wanted == "last":

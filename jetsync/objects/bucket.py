@@ -16,7 +16,7 @@ from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
-from jetsync._proto.outcome import Again, Cause, cause_of, judge
+from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
 from jetsync.publish.retry import error_of
@@ -236,7 +236,7 @@ class Bucket:
                 is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
                 earlier = earlier or is_unknown
                 looks = is_unknown and cause is not Cause.CLOSED
-                rule = judge(cause, sent=sent, earlier=earlier, safe=True)
+                rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
                 failed = error_of(rule, message, error, deadline.total)
                 if isinstance(failed, errors.WrongLastSequenceError):
                     failed = errors.ObjectChangedError(

@@ -35,7 +35,7 @@ from jetsync._base.turn import refuse_request
 from jetsync._io.requests import Request
 from jetsync._proto import frames
 from jetsync._proto.objects import chunks_of
-from jetsync._proto.outcome import cause_of, judge
+from jetsync._proto.outcome import cause_of, outcome_of
 from jetsync._proto.pipeline import Tally
 from jetsync._proto.puback import parse_ack
 from jetsync.events import PublishOperation, RetryEvent
@@ -414,7 +414,7 @@ class Upload:
         Without a *failure*, there was no answer within *seconds*.
         """
         cause, sent = cause_of(failure)
-        rule = judge(cause, sent=sent, safe=True)
+        rule = outcome_of(cause, sent=sent, safe=True)
         chunk.is_final = not rule.may_repeat_batch
         if isinstance(failure, errors.NoRespondersError):
             return errors.NoStreamResponseError(failure.subject, attempts=1)

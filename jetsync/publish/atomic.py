@@ -20,7 +20,7 @@ from jetsync._base.dropped import when_dropped
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
 from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
-from jetsync._proto.outcome import Again, Cause, judge
+from jetsync._proto.outcome import Again, Cause, outcome_of
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.atomic_resend import (
@@ -662,7 +662,7 @@ class AtomicBatch:
                 assert ack is not None
                 return ack
             except errors.DuplicateMessageIdError as error:
-                rule = judge(Cause.OWN_CONDITION, sent=True, earlier=self._unknown)
+                rule = outcome_of(Cause.OWN_CONDITION, sent=True, earlier=self._unknown)
                 if rule.again is not Again.LOOK or self._attempt is None:
                     raise
                 return ack_of_earlier_attempt(

@@ -20,7 +20,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
-from jetsync._proto.outcome import Cause, Ending, cause_of, judge
+from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE
@@ -145,7 +145,7 @@ class BatchAttempt:
         """Mark the batch as finished; never waits."""
         self._due = 0.0
         if self.engine.state is BatchState.OPEN:
-            self._record(judge(Cause.INTERRUPTED, sent=self._may_commit))
+            self._record(outcome_of(Cause.INTERRUPTED, sent=self._may_commit))
         if not self._is_answered:
             self._note_unanswered()
         # Later: the loop first handles the refusals that came before the answer.
@@ -318,7 +318,7 @@ class BatchAttempt:
                 raise
             cause, sent = cause_of(error)
             # Without the commit, the server stores nothing.
-            rule = judge(cause, sent=sent and bool(part.commit))
+            rule = outcome_of(cause, sent=sent and bool(part.commit))
             self._record(rule)
             if rule.ending is Ending.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error

@@ -21,7 +21,7 @@ import attrs
 from jetsync import errors
 from jetsync._api.messages import leader_get
 from jetsync._proto.batch import BatchPhase, BatchState
-from jetsync._proto.outcome import Ending, cause_of, judge
+from jetsync._proto.outcome import Ending, cause_of, outcome_of
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -112,7 +112,7 @@ def retryable_failure(
     if isinstance(error, BatchOutcomeUnknownError):
         error.batch, is_unknown, is_safe = batch, True, error.has_message_ids
     cause, _ = cause_of(error)
-    rule = judge(cause, sent=is_unknown, earlier=unknown, safe=is_safe)
+    rule = outcome_of(cause, sent=is_unknown, earlier=unknown, safe=is_safe)
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
     if rule.ending is Ending.UNKNOWN and not is_unknown:

@@ -64,7 +64,7 @@ _NOT_SENT: Final = (
 _UNANSWERED: Final = (Phase.STARTING, Phase.COMMITTING)
 
 
-class Answers(Mailbox):
+class FastMailbox(Mailbox):
     """
     The answers to one publisher. Each arrival stops the stage, so that the next call reads it.
     """
@@ -107,7 +107,7 @@ class FastLink:
         self.ledger: Final = self.engine.ledger
         self.stream: Final = FastStream(context)
         self.stage: Final = Stage(self.stream.encoder.targets, SUFFIX[OP_APPEND])
-        self._box = Answers(inbox + b".>", self.stage)
+        self._box = FastMailbox(inbox + b".>", self.stage)
         # The SUB line is written with the first message.
         self._listener = Listener(self._lane, self._box)
         # The connection of the batch.

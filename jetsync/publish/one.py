@@ -16,7 +16,7 @@ import attrs
 
 from jetsync import errors, events
 from jetsync._proto.asking import LATE
-from jetsync._proto.outcome import Again, Cause, Ending, cause_of, judge
+from jetsync._proto.outcome import Again, Cause, Ending, cause_of, outcome_of
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
 from jetsync.publish.retry import error_of, is_safe_to_retry, next_delay
@@ -152,7 +152,7 @@ class _Attempts:
         Returns None if the plugins want no other attempt. The ack may still come.
         """
         waited = self._deadline.total - self._deadline.remaining()
-        rule = judge(Cause.SILENT, sent=True, safe=True)
+        rule = outcome_of(Cause.SILENT, sent=True, safe=True)
         delay = self._next_delay(error_of(rule, self._message, None, round(waited, 3)), None)
         if delay is None:
             self._ended = True
@@ -165,7 +165,7 @@ class _Attempts:
         """Return the error of a failed attempt if another one may follow; raise it if not."""
         message = self._message
         cause, sent = cause_of(failure)
-        rule = judge(cause, sent=sent, earlier=self._unknown, safe=is_safe_to_retry(message))
+        rule = outcome_of(cause, sent=sent, earlier=self._unknown, safe=is_safe_to_retry(message))
         if cause is Cause.NO_STREAM:
             failure = errors.NoStreamResponseError(message.subject, attempts=self._number)
         error = error_of(rule, message, failure, self._deadline.total)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
-# A block of an atomic batch is complete at this many messages. Large ones are written at this many
-# bytes.
+# A block of an atomic batch is written at this many messages, and a block of larger ones at this
+# many bytes.
 # With 128-byte messages, half as many cost a sixth more CPU. With more, the server idles meanwhile.
 MOST_STAGED: Final = 128
 MOST_STAGED_BYTES: Final = 64 << 10
@@ -147,7 +147,8 @@ class Stage:
         """
         frames = self._frames[self._start :]
         with self._lock:
-            self._before, self._frames, self._start, self._taken = last - len(frames), frames, 0, 0
+            # The frames first: meanwhile, `last` may only be too small.
+            self._frames, self._before, self._start, self._taken = frames, last - len(frames), 0, 0
             self._small, self._is_stopped = small, False
             self.places = places
 

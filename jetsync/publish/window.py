@@ -28,7 +28,7 @@ from jetsync._base.fields import check_count
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.ack_runs import ack_taker
-from jetsync._proto.outcome import Again, Cause, cause_of, judge
+from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
 from jetsync._proto.pipeline import Pipeline
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
@@ -120,16 +120,16 @@ class RetryEntry:
         """The message: an ``OutboundMessage`` or a tuple."""
         return _item(self.entry)
 
-    def judge(self, cause: Cause, *, sent: bool) -> OutcomeRule:
+    def outcome_of(self, cause: Cause, *, sent: bool) -> OutcomeRule:
         """Return the rule for the last attempt."""
         earlier = self.attempts > 0 and isinstance(self.error, errors.PublishOutcomeUnknownError)
-        return judge(cause, sent=sent, earlier=earlier, safe=is_safe_to_retry(self.item))
+        return outcome_of(cause, sent=sent, earlier=earlier, safe=is_safe_to_retry(self.item))
 
     def failed(
         self, failure: Exception | str, cause: Cause, *, sent: bool = False
     ) -> tuple[int, Any, Exception]:
         """Return an entry of ``failures`` for a message that is not sent again."""
-        rule = self.judge(cause, sent=sent)
+        rule = self.outcome_of(cause, sent=sent)
         return self.number, self.entry, error_of(rule, self.item, failure, 0.0)
 
 
@@ -538,20 +538,20 @@ class Window:
             retry = _retry_entry(entry, number, now)
             if error is not None:
                 cause, sent = cause_of(error)
-                self._decide(retry, retry.judge(cause, sent=sent), error)
+                self._decide(retry, retry.outcome_of(cause, sent=sent), error)
             elif lost and self._lane.unprocessed == b"%b%d" % (self.prefix, number):
                 refused = errors.ConnectionLostError(reason=why, sent=False)
-                self._decide(retry, retry.judge(Cause.UNPROCESSED, sent=False), refused)
+                self._decide(retry, retry.outcome_of(Cause.UNPROCESSED, sent=False), refused)
             else:
                 if unanswered is Cause.SILENT and not retry.attempts:
                     retry.began -= self.options.ack_timeout
-                self._decide(retry, retry.judge(unanswered, sent=True), reason)
+                self._decide(retry, retry.outcome_of(unanswered, sent=True), reason)
         for number, entry in pipeline.refused:
             retry = _retry_entry(entry, number, now)
             refusal = errors.NoStreamResponseError(
                 subject_of(retry.item), attempts=retry.attempts + 1
             )
-            self._decide(retry, retry.judge(Cause.NO_STREAM, sent=True), refusal)
+            self._decide(retry, retry.outcome_of(Cause.NO_STREAM, sent=True), refusal)
         pipeline.taken()
 
     def _decide(self, retry: RetryEntry, rule: OutcomeRule, failure: Exception | None) -> None:

@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from jetsync import errors
-from jetsync._proto.outcome import OUTCOME_RULES, Again, Cause, Ending, cause_of, judge
+from jetsync._proto.outcome import OUTCOME_RULES, Again, Cause, Ending, cause_of, outcome_of
 
 COMBINATIONS = list(itertools.product(Cause, (False, True), (False, True), (False, True)))
 
@@ -90,7 +90,7 @@ class TestTable:
         """Each cause has an outcome for every combination of the three questions."""
         for earlier, expected in ((False, FIRST), (True, LATER)):
             found = [
-                judge(cause, sent=sent, earlier=earlier, safe=safe)
+                outcome_of(cause, sent=sent, earlier=earlier, safe=safe)
                 for sent, safe in itertools.product((False, True), repeat=2)
             ]
             assert [(rule.ending, rule.again) for rule in found] == expected[cause]
@@ -98,7 +98,7 @@ class TestTable:
     def test_every_rule_applies(self):
         """No rule is hidden by those before it."""
         found = {
-            judge(cause, sent=sent, earlier=earlier, safe=safe)
+            outcome_of(cause, sent=sent, earlier=earlier, safe=safe)
             for cause, sent, earlier, safe in COMBINATIONS
         }
         assert found == set(OUTCOME_RULES)
@@ -107,7 +107,7 @@ class TestTable:
     def test_an_unknown_outcome_stays_unknown(self, cause):
         """Only an ack decides an earlier attempt that may be stored."""
         for sent, safe in itertools.product((False, True), repeat=2):
-            rule = judge(cause, sent=sent, earlier=True, safe=safe)
+            rule = outcome_of(cause, sent=sent, earlier=True, safe=safe)
             decided = cause in {Cause.ACK, Cause.SPLIT}
             assert (rule.ending is UNKNOWN) is not decided
 
@@ -115,7 +115,7 @@ class TestTable:
     def test_no_attempt_may_store_a_message_twice(self, cause):
         """A first attempt that may be stored is repeated only if the stream drops the copy."""
         for sent in (False, True):
-            rule = judge(cause, sent=sent, safe=False)
+            rule = outcome_of(cause, sent=sent, safe=False)
             if rule.ending is not NOT_STORED:
                 assert not rule.may_repeat_message
                 assert not rule.may_repeat_batch

@@ -17,7 +17,7 @@ from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import BatchState, Part
 from jetsync._proto.fastingest import FastIngest
-from jetsync._proto.outcome import Again, Cause, Ending, judge
+from jetsync._proto.outcome import Again, Cause, Ending, outcome_of
 from jetsync._proto.pipeline import Pipeline
 from jetsync._proto.puback import parse_ack
 from jetsync.objects.bucket import Bucket
@@ -285,7 +285,7 @@ def check(path, cause, *, sent, earlier, safe):
     """
     Compare what a path makes of a cause with the table.
     """
-    rule = judge(cause, sent=sent, earlier=earlier, safe=safe)
+    rule = outcome_of(cause, sent=sent, earlier=earlier, safe=safe)
     asks = rule.may_repeat_message and (cause, sent) not in OUT_OF_TIME.get(path, ())
     assert path(cause, sent=sent, earlier=earlier, safe=safe) == (rule.ending, asks)
 
@@ -322,7 +322,7 @@ def test_a_closed_client_asks_no_plugin(cause):
 def test_without_a_plugin(cause, sent):
     """The options have only those messages sent again that no stream took."""
     outcomes = [failure(cause, sent=sent), (b"", b"", None, b'{"stream":"S","seq":1}')]
-    if judge(cause, sent=sent, safe=True).again is Again.COUNTED:
+    if outcome_of(cause, sent=sent, safe=True).again is Again.COUNTED:
         assert publish(outcomes, None, safe=True, retries=1).sequence == 1
     else:
         with pytest.raises(errors.JetSyncError):
@@ -367,7 +367,7 @@ def test_an_answer_that_is_late(wanted, cause):
 
     with pytest.raises(errors.JetSyncError) as caught:
         run_single(exchange, asked.jetsync_retry, safe=True)
-    rule = judge(cause, sent=True, earlier=wanted, safe=True)
+    rule = outcome_of(cause, sent=True, earlier=wanted, safe=True)
     assert ending_of(caught.value) is rule.ending
     asks = rule.may_repeat_message and (wanted or cause is not Cause.SILENT)
     assert len(asked.errors) == 1 + asks
@@ -407,7 +407,7 @@ class TestDocuments:
     def test_an_attempt(self, cause, sent, earlier):
         """The store looks whether it has a document if the table asks for another attempt."""
         bucket = Documents([failure(cause, sent=sent)])
-        rule = judge(cause, sent=sent, earlier=earlier, safe=True)
+        rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
         with pytest.raises(errors.JetSyncError) as caught:
             bucket.store("a", {}, None, Deadline.after(0), earlier=earlier)
         assert ending_of(caught.value) is rule.ending
@@ -446,7 +446,7 @@ class TestDocuments:
         bucket = Documents([failure(cause, sent=True)], found)
         with pytest.raises(errors.JetSyncError) as caught:
             bucket.store("a", {}, None, Deadline.after(10), earlier=earlier)
-        rule = judge(cause, sent=True, earlier=earlier, safe=True)
+        rule = outcome_of(cause, sent=True, earlier=earlier, safe=True)
         assert ending_of(caught.value) is rule.ending
 
     @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_a_chunk(cause, sent):
     if not isinstance(found, errors.JetSyncError):
         found = errors.ProtocolError("x") if cause is Cause.UNREADABLE else parse_ack(found[3])
     error = put._failure(chunk, found)
-    rule = judge(cause, sent=sent, safe=True)
+    rule = outcome_of(cause, sent=sent, safe=True)
     assert chunk.is_final is not rule.may_repeat_batch
     assert error is found if chunk.is_final else ending_of(error) is rule.ending
     assert not isinstance(error, errors.NoRespondersError)
@@ -552,7 +552,7 @@ class TestBatches:
     @pytest.mark.parametrize(("earlier", "safe"), [(False, False), (False, True), (True, True)])
     def test_a_commit(self, cause, sent, earlier, safe):
         """A commit ends as the table says, and the batch may be sent again when it says so."""
-        rule = judge(cause, sent=sent, earlier=earlier, safe=safe)
+        rule = outcome_of(cause, sent=sent, earlier=earlier, safe=safe)
         found = batch(cause, sent=sent, earlier=earlier, safe=safe)
         assert found == (rule.ending, rule.may_repeat_batch)
 
@@ -641,13 +641,13 @@ class TestFast:
         """A batch that fails has the outcome of the table, and is not sent again."""
         engine = fast(1)
         end(engine)
-        assert ending_of(engine.failure) is judge(cause, sent=sent).ending
+        assert ending_of(engine.failure) is outcome_of(cause, sent=sent).ending
 
     def test_an_interrupt_before_the_first_message(self):
         """If nothing was sent, an interrupted batch is not stored."""
         engine = fast()
         engine.interrupted()
-        assert ending_of(engine.failure) is judge(Cause.INTERRUPTED, sent=False).ending
+        assert ending_of(engine.failure) is outcome_of(Cause.INTERRUPTED, sent=False).ending
 
 
 class TestInterrupts:
@@ -658,7 +658,7 @@ class TestInterrupts:
         if commits:
             run.commit()
         run.attempt.end()
-        rule = judge(Cause.INTERRUPTED, sent=commits)
+        rule = outcome_of(Cause.INTERRUPTED, sent=commits)
         unknown = run.attempt.engine.state is BatchState.UNKNOWN
         assert unknown is (rule.ending is Ending.UNKNOWN)
 
@@ -670,7 +670,7 @@ class TestInterrupts:
         if sent:
             run.send()
         run.window.abandon(errors.HandleClosedError("publisher"))
-        rule = judge(Cause.INTERRUPTED, sent=sent, earlier=earlier, safe=True)
+        rule = outcome_of(Cause.INTERRUPTED, sent=sent, earlier=earlier, safe=True)
         assert run.result() == (rule.ending, False)
 
     def test_a_write_that_is_interrupted(self, monkeypatch):
@@ -684,14 +684,14 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt):
             run.window.flush()
         run.window.abandon(errors.HandleClosedError("publisher"))
-        assert run.result() == (judge(Cause.INTERRUPTED, sent=True).ending, False)
+        assert run.result() == (outcome_of(Cause.INTERRUPTED, sent=True).ending, False)
 
     def test_a_call_that_is_interrupted(self):
         """The outcome of messages in flight is unknown after Ctrl-C."""
         run = WindowRun(safe=True, earlier=False)
         run.send()
         ((_, _, error),) = run.window.interrupted()
-        assert ending_of(error) is judge(Cause.INTERRUPTED, sent=True).ending
+        assert ending_of(error) is outcome_of(Cause.INTERRUPTED, sent=True).ending
         assert "interrupted" in str(error)
 
 
@@ -703,6 +703,6 @@ def test_an_unprocessed_message_goes_once_more(earlier):
         run.send()
         run.lane.unprocessed = run.lane.transport.published()[-1].reply.encode()
         run.lose()
-    rule = judge(Cause.UNPROCESSED, sent=False, earlier=earlier, safe=True)
+    rule = outcome_of(Cause.UNPROCESSED, sent=False, earlier=earlier, safe=True)
     assert run.result() == (rule.ending, False)
     assert len(run.lane.payloads) == 2

@@ -505,7 +505,7 @@ class TestFailures:
         with pytest.raises(jetsync.ConnectionClosedError):
             messages.next(timeout=20)
 
-    @pytest.mark.parametrize("name", ["_receive", "_send"])
+    @pytest.mark.parametrize("name", ["receive", "send"])
     def test_ctrl_c(self, js, stream, monkeypatch, name):
         """
         Ctrl-C inside of the consumption ends it, and its next call says why.

@@ -19,7 +19,7 @@ from helpers.interrupts import interrupted_at, steps_of
 from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
-from jetsync._proto.outcome import Cause, judge
+from jetsync._proto.outcome import Cause, outcome_of
 from jetsync.devserver import DevServer
 from jetsync.objects import upload
 from jetsync.testing import CutProxy
@@ -169,7 +169,7 @@ class TestFaults:
     def test_an_answer_that_is_no_ack(self, client, proxied, observer, unique, cause, answer):
         """A chunk is sent again if its outcome is unknown, or if the server asks for patience."""
         js, _ = proxied(Misdirect(1, unique))
-        rule = judge(cause, sent=True, safe=True)
+        rule = outcome_of(cause, sent=True, safe=True)
 
         def respond():
             client.publish(requests.next(timeout=60).reply, answer)
