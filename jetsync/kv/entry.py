@@ -12,10 +12,10 @@ import attrs
 from jetsync._base.integers import read_digits
 from jetsync._proto.kv import STREAM_PREFIX, KeyOperation, operation_of
 from jetsync.errors import DecodeError
-from jetsync.values.headers import KV_OPERATION, MARKER_REASON
+from jetsync.values.headers import KV_OPERATION
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.stored import quick_parts, time_of
-from jetsync.values.ttl import MarkerReason
+from jetsync.values.ttl import MARKER_LINE, MarkerReason
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -38,7 +38,6 @@ ORDINARY: Final = 9
 # Without one of these in its header block, an entry is a put. Most entries are, and to parse the
 # headers takes as long as the rest.
 _OPERATION_LINE: Final = f"\r\n{KV_OPERATION}:".encode()
-_MARKER_LINE: Final = f"\r\n{MARKER_REASON}:".encode()
 
 
 @attrs.frozen(slots=True)
@@ -124,7 +123,7 @@ def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
         said = message.metadata
         sequence, timestamp, pending = said.stream_sequence, said.timestamp_ns, said.pending
     operation, marker, block = KeyOperation.PUT, None, message.raw_headers
-    if block is not None and (_OPERATION_LINE in block or _MARKER_LINE in block):
+    if block is not None and (_OPERATION_LINE in block or MARKER_LINE in block):
         operation, marker = operation_of(message.headers)
     return Entry(
         bucket,

@@ -132,7 +132,7 @@ def marker_of(headers: Headers | None) -> MarkerReason | None:
 # Most messages are no markers and have no TTL. A search in the bytes of the header block shows
 # that much faster than parsing it.
 
-_MARKER_LINE = f"\r\n{MARKER_REASON}:".encode()
+MARKER_LINE = f"\r\n{MARKER_REASON}:".encode()
 _TTL_LINE = f"\r\n{TTL}:".encode()
 
 
@@ -148,7 +148,7 @@ def marker_in(block: bytes | None, message: _HasHeaders) -> MarkerReason | None:
     """
     Return the reason of a marker; parse the headers only if *block* has one.
     """
-    if block is None or _MARKER_LINE not in block:
+    if block is None or MARKER_LINE not in block:
         return None
     return marker_of(message.headers)
 
