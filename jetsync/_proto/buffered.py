@@ -16,6 +16,7 @@ from jetsync.values.ack_subject import parse_ack_reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jetsync._proto.consumer_probe import ConsumerProbe
     from jetsync.values.frame import Frame
 
 
@@ -24,11 +25,14 @@ class Buffered(ABC):
     The messages that arrived and were not taken, and whether more are wanted.
 
     Args:
+        probe: The questions whether the consumer still exists.
         stop_after: How many messages are wanted; None for no limit.
         max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
     """
 
-    def __init__(self, stop_after: int | None, max_deliver: int = 0) -> None:
+    def __init__(self, probe: ConsumerProbe, stop_after: int | None, max_deliver: int = 0) -> None:
+        #: The questions whether the consumer still exists.
+        self.probe: ConsumerProbe = probe
         self.stop_after = stop_after
         self._max_deliver = max_deliver
         # The messages that arrived and were not taken, oldest first.
@@ -66,6 +70,10 @@ class Buffered(ABC):
     @abstractmethod
     def heartbeat(self) -> float:
         """Seconds between the server's heartbeats; 0 without any."""
+
+    def probe_due(self, now: float) -> bytes | None:
+        """Return the reply subject of the probe to send now, or None."""
+        return None if not self.probe.wanted or self.is_ending else self.probe.due(now)
 
     @abstractmethod
     def look(self, now: float) -> float | None:

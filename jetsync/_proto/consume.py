@@ -202,7 +202,7 @@ class ConsumeEngine(Pulling):
             moments.append(pulls.next_miss())
         return min(filter(None, moments), default=None)
 
-    def hear(self, messages: Sequence[Frame], now: float) -> None:  # noqa: ARG002 - as others.
+    def hear(self, messages: Sequence[Frame], now: float) -> None:  # noqa: ARG002 - as in `Pulling`.
         """Take messages into the buffer, and begin to count silence."""
         self._silent_before = 0.0
         self._excused = False
@@ -289,7 +289,7 @@ class ConsumeEngine(Pulling):
             self.back_off(now)
         return PullOutcome.ENDED if status.effect is Effect.ENDED else PullOutcome.RETRIED
 
-    def exists(self, answer: bytes, now: float) -> None:  # noqa: ARG002 - as others.
+    def exists(self, answer: bytes, now: float) -> None:  # noqa: ARG002 - as in `Pulling`.
         """Count silent pulls as lost soon, because their consumer exists."""
         if self._silent_before > 0.0 and not self.pulls.is_idle:
             # It would have sent heartbeats for pulls that it knows. If it was suspended, they

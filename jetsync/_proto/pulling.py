@@ -46,7 +46,7 @@ class Pulling(Buffered):
         max_deliver: int = 0,
         order: OrderedCursor | None = None,
     ) -> None:
-        super().__init__(stop_after, max_deliver)
+        super().__init__(pulls.probe, stop_after, max_deliver)
         self.stream, self.consumer = pulls.names
         self.pulls = pulls
         self.pins = pins
@@ -59,7 +59,6 @@ class Pulling(Buffered):
         # Whether an open pull was given up, for example with its connection. The server may keep it
         # until it expires, and then serves it as well, because the inbox is subscribed again.
         self.gave_up: bool = False
-        self.probe = pulls.probe
 
     @property
     def may_be_served(self) -> bool:
@@ -86,10 +85,6 @@ class Pulling(Buffered):
     @abstractmethod
     def exists(self, answer: bytes, now: float) -> None:
         """Act on the newest answer to the probe, which says that the consumer exists."""
-
-    def probe_due(self, now: float) -> bytes | None:
-        """Return the reply subject of the probe to send now, or None."""
-        return None if not self.probe.wanted or self.is_ending else self.probe.due(now)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
         """Put the messages of *frames* into the buffer; return each status and its outcome."""

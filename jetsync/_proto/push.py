@@ -91,7 +91,7 @@ class PushEngine(Buffered):
     """
 
     def __init__(self, prefix: bytes, options: PushOptions) -> None:
-        super().__init__(options.stop_after, options.max_deliver)
+        super().__init__(ConsumerProbe(prefix), options.stop_after, options.max_deliver)
         self.options = options
         # How many messages are lost for good, by the numbers of the deliveries.
         self.lost_messages: int = 0
@@ -104,7 +104,6 @@ class PushEngine(Buffered):
         self._delivered = options.delivered
         # The newest flow control request: how many messages came before it, and its subject.
         self._request: tuple[int, bytes] | None = None
-        self._probe = ConsumerProbe(prefix)
         # When the last frame arrived, or when silence began to count; None while no connection has
         # the subscription.
         self._heard: float | None = None
@@ -147,26 +146,20 @@ class PushEngine(Buffered):
         request, self._request = self._request, None
         return None if request is None else request[1]
 
-    def probe_due(self, now: float) -> bytes | None:
-        """Return the reply subject of the probe to send now, or None."""
-        if not self._probe.wanted or self.is_ending:
-            return None
-        return self._probe.due(now)
-
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` again; None for no such moment."""
         if self.answer_due() is not None:
             # Another thread has taken the last message before the request just now.
             return 0.0
         moments = [self._next_silence()]
-        if self._probe.wanted:
-            moments.append(self._probe.next_due())
+        if self.probe.wanted:
+            moments.append(self.probe.next_due())
         return min(filter(None, moments), default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
         """Put the messages of *frames* into the buffer; return each status and its outcome."""
-        if self._probe.asked:
-            frames, answers = self._probe.take(frames)
+        if self.probe.asked:
+            frames, answers = self.probe.take(frames)
             for answer, _ in answers:
                 self._learn(answer)
         if not frames:
@@ -210,7 +203,7 @@ class PushEngine(Buffered):
         assert self._heard is not None
         self._silent_before += now - self._heard
         self._heard = now
-        self._probe.want()
+        self.probe.want()
         if not self.options.heartbeat:
             return None
         self.misses += 1
@@ -241,7 +234,7 @@ class PushEngine(Buffered):
 
     def lost(self, epoch: int, now: float) -> None:  # noqa: ARG002 - as that of other engines.
         """Note that the connection was lost. The server's requests may still be open."""
-        self._probe.lost()
+        self.probe.lost()
         self._silent_before = 0.0
         self._excused = False
         # However long it takes to reconnect, that is no silence of the server.
