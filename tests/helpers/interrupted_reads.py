@@ -105,6 +105,7 @@ class Rig:
         self.data = lines[: COUNT * PIECE]
         self.store.put("data", self.data, chunk_size=PIECE)
         self.numbers = itertools.count(1)
+        self.last = None
 
     def close(self):
         """
@@ -116,9 +117,15 @@ class Rig:
 
     def consumer(self, **config):
         """
-        Return a new consumer of all messages that ends by itself.
+        Return a new consumer of all messages, in place of the last one.
+
+        A stream has at most 1,000 consumers, which fast machines make before any ends by itself.
         """
-        return self.stream.create_consumer(inactive_threshold=30, **config)
+        if self.last is not None:
+            with contextlib.suppress(jetsync.ConsumerNotFoundError):
+                self.last.delete()
+        self.last = self.stream.create_consumer(inactive_threshold=30, **config)
+        return self.last
 
 
 def looped(iterable, want, ids, close=None):
