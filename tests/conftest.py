@@ -50,7 +50,7 @@ _STATIC = {
     _HERE / "test_plugins_layout.py",
 }
 
-# Tests without threads, sockets and signals. The oldest and the newest interpreter run them.
+# Tests without threads, sockets and signals. `tests` and `lowest` run them.
 _PURE = {
     *(_HERE / name for name in ("api", "cli", "hooks", "kv", "proto", "values")),
     _HERE / "test_errors.py",
@@ -61,7 +61,7 @@ _PURE = {
     _HERE / "test_typing.py",
 }
 
-_LEFT_OUT = {"full": set(), "sensitive": _STATIC, "threads": _STATIC | _PURE}
+_LEFT_OUT = {"full": set(), "sensitive": _STATIC | _PURE}
 """The files and folders that a set of tests leaves out as a whole."""
 
 # An ordinary run draws the same examples each time, so that a failure is due to a change of the
@@ -85,8 +85,7 @@ if not any(
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive, threads or
-    auto.
+    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive or auto.
 
     tox sets it to auto, which depends on the interpreter, and is full for named test files. On the
     newest interpreter nothing runs a second time. Worker processes inherit the decision.

@@ -47,13 +47,11 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: sensitive, threads or none.
+    Return the set of tests that one of the present interpreters runs: sensitive or none.
 
     ``tox run -e tests`` and ``tox run -e thorough`` run all tests on the newest one.
     """
-    if version >= max(versions):
-        return "none"
-    return "sensitive" if version <= min(versions) else "threads"
+    return "none" if version >= max(versions) else "sensitive"
 
 
 def main() -> None:
