@@ -116,8 +116,8 @@ class ConsumeEngine(Pulling):
         self.options: ConsumeOptions = options
         # How many pulls others had sent from the inbox.
         self._pulled_before = pulls.opened
-        # Whether the next message only fits into an empty buffer.
-        self._until_empty = False
+        # How many bytes the next pull has to ask for, because the next message did not fit.
+        self._least_bytes = 0
         # Seconds of silence that were reported already.
         self._silent_before = 0.0
         # When the last thread stopped driving; None before the first one began.
@@ -153,9 +153,7 @@ class ConsumeEngine(Pulling):
             return -1
         if options.max_bytes is None:
             return max(options.threshold - len(self.busy) - self.parked - pending, -1)
-        left = options.threshold - self.parked_bytes - self.pulls.pending_bytes
-        if self._until_empty:
-            left = min(left, 0)
+        left = self._most_held(options.max_bytes) - self.parked_bytes - self.pulls.pending_bytes
         count = -1 if left < 0 else 0
         for frame in reversed(self.snapshot()):
             left -= message_size(frame)
@@ -169,16 +167,15 @@ class ConsumeEngine(Pulling):
         if self.is_ending or now < self.not_before:
             return None
         options, pulls = self.options, self.pulls
-        pending = pulls.pending_messages
+        pending, most = pulls.pending_messages, options.threshold
         if options.max_bytes is None:
             # The buffer first: a thread is busy before it takes a message out of the buffer, so no
             # message is missing in the sum.
             held = len(self.buffer) + len(self.busy) + self.parked + pending
         else:
             held = sum(map(message_size, self.snapshot()), self.parked_bytes) + pulls.pending_bytes
-            if held and self._until_empty:
-                return None
-        if held > options.threshold:
+            most = self._most_held(options.max_bytes)
+        if held > most:
             return None
         messages, size = pull_size(options, held, self.admitted + pending)
         if not messages:
@@ -209,7 +206,7 @@ class ConsumeEngine(Pulling):
         self._lost_at = None
         if messages:
             self.accepted()
-            self._until_empty = False
+            self._least_bytes = 0
             if self.options.priorities.group is not None:
                 learn_pin(self.pins, self.options.priorities.group, messages)
             self.admit(messages)
@@ -280,8 +277,10 @@ class ConsumeEngine(Pulling):
             drop_pin(self.pins, pull.request)
         elif verdict is Verdict.END:
             self.accepted()
-            if status.rule.error is errors.MessageSizeExceedsMaxBytesError:
-                self._until_empty = True
+            if status.rule.error is errors.MessageSizeExceedsMaxBytesError and most is not None:
+                rest, asked = status.pending_bytes, pull.request.max_bytes or 0
+                # A pull that delivered nothing is not repeated with a few bytes more.
+                self._least_bytes = most if rest is None or rest >= asked else rest + 1
         else:
             self._learn_limit(status)
             if verdict is Verdict.PROBE:
@@ -295,6 +294,10 @@ class ConsumeEngine(Pulling):
             # It would have sent heartbeats for pulls that it knows. If it was suspended, they
             # arrive soon after its answer.
             self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)
+
+    def _most_held(self, max_bytes: int) -> int:
+        """Return with how many bytes in the buffer a pull may be sent."""
+        return min(self.options.threshold, max_bytes - self._least_bytes)
 
     def _learn_limit(self, status: Status) -> None:
         """Keep to the limit of the consumer that a status names, if it names one."""

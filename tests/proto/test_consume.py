@@ -196,8 +196,35 @@ class TestFilling:
         (pull,) = rig.send()
         assert pull.request.max_bytes == 200
 
+    def test_a_message_that_did_not_fit_the_rest_of_a_pull(self):
+        """At the threshold a pull is due, because it asks for more than that rest."""
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        rig.send()
+        rig.receive(*[message(size=90)] * 4)
+        rig.status("409 Message Size Exceeds MaxBytes", UNBOUNDED_BATCH - 4, 40)
+        assert (rig.send(), rig.engine.low_mark()) == ([], 2)
+        rig.take(2)
+        (pull,) = rig.send()
+        assert pull.request.max_bytes == 220
+
+    def test_a_pull_that_delivered_nothing(self):
+        """The next pull asks for as much as possible, not for a few bytes more."""
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        rig.send()
+        rig.receive(*[message(size=90)] * 4)
+        size = "409 Message Size Exceeds MaxBytes"
+        rig.status(size, UNBOUNDED_BATCH - 4, 40)
+        rig.take(2)
+        rig.send()
+        assert rig.status(size, UNBOUNDED_BATCH, 220) is PullOutcome.ENDED
+        rig.take(1)
+        assert (rig.send(), rig.engine.low_mark()) == ([], 0)
+        rig.take(1)
+        (pull,) = rig.send()
+        assert pull.request.max_bytes == 400
+
     def test_a_message_that_does_not_fit_yet(self):
-        """The next pull waits until the buffer is empty, so that refusals do not repeat quickly."""
+        """The next pull waits until it asks for more, so that refusals do not repeat quickly."""
         rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
         rig.send()
         rig.receive(*[message(size=100)])

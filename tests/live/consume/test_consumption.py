@@ -146,6 +146,20 @@ class TestIterator:
         texts = {event.description for event in seen(recorder, "pull_status")}
         assert "Batch Completed" in texts
 
+    def test_a_buffer_in_bytes_is_filled_up_at_its_threshold(self, nats_server, js, stream):
+        """
+        After a pull whose rest was too small for the next message, the next pull is due at half of
+        the buffer, and asks for what it lacks.
+        """
+        recorder = HookRecorder("jetsync_fetch")
+        fill(js, stream, 200, size=250)
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            reader = client.jetstream().stream(stream.name).create_consumer(ack_policy="none")
+            with reader.consume(max_bytes=10_000, stop_after=200) as messages:
+                assert [int(message.data) for message in messages] == list(range(200))
+        asked = [call["operation"].max_bytes for call in recorder.of("jetsync_fetch")]
+        assert min(asked) < 6_000
+
     def test_a_message_larger_than_the_buffer(self, js, stream, worker):
         """
         A message larger than the buffer ends the consumption, because it would block all later
