@@ -295,6 +295,10 @@ class TestEcho:
                 {"subject_delete_marker_ttl": 10**9, "deny_purge": False},
             ),
             (
+                {"mirror": {"name": "B"}, "duplicate_window": 120 * 10**9},
+                {"mirror": {"name": "B"}},
+            ),
+            (
                 {"metadata": {"a": "b", "_nats.ver": "1", "_nats.old": "x"}},
                 {"metadata": {"a": "b", "_nats.ver": "2.15.1"}},
             ),

@@ -251,6 +251,23 @@ class TestMirrors:
         assert again.status().limit_marker_ttl is None
         js.delete_key_value(again.bucket)
 
+    @pytest.mark.cluster
+    def test_a_mirror_in_a_cluster(self):
+        """
+        A cluster returns no duplicate window for a mirror, which is nevertheless created.
+        """
+        with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
+            js = client.jetstream(timeout=5)
+
+            def created(name, **options):
+                # A server that still takes up its place in the cluster gives no answer.
+                with suppress(jetsync.RequestTimeoutError):
+                    return js.create_key_value(name, storage="memory", **options)
+
+            eventually(lambda: created("B")).put("a", b"1")
+            mirror = eventually(lambda: created("M", mirror="B"))
+            assert eventually(lambda: list(mirror.keys())) == ["a"]
+
     def test_a_mirror_is_read_here_and_written_to_the_origin(self, js, bucket, unique):
         """
         A mirror is read by its own name with the keys of its origin. Writes go to the origin.
