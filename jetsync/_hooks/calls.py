@@ -214,18 +214,16 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
     wrappers around it.
     """
 
+    def step(plugin: str, generator: Generator[None, Any, Any]) -> None:
+        with Blaming(plugin, hook):
+            if outside(next, generator, step) is step:
+                raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
+
     def enter(operation: Operation) -> Entered:
         entered = Entered(hook)
         for plugin, function in steps:
             generator = function(operation)
-            try:
-                with Blaming(plugin, hook):
-                    if outside(next, generator, entered) is entered:
-                        raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
-            except BaseException as error:
-                # Also after Ctrl-C, the wrappers that were entered learn the outcome.
-                entered.leave(None, error)
-                raise
+            entered.guard(step, plugin, generator)
             entered.started.append((plugin, generator))
         return entered
 
@@ -252,6 +250,16 @@ class Entered:
         except BaseException as error:  # noqa: BLE001 - it or its replacement is raised.
             return self.leave(None, error)  # type: ignore[no-any-return]
         return self.leave(result, None)  # type: ignore[no-any-return]
+
+    def guard(self, call: Callable[..., T], *arguments: Any) -> T:
+        """
+        Return the result of *call*. If it fails, also by Ctrl-C, the wrappers learn the outcome.
+        """
+        try:
+            return call(*arguments)
+        except BaseException as error:
+            self.leave(None, error)
+            raise
 
     def leave(self, result: Any, error: BaseException | None) -> Any:
         """

@@ -139,10 +139,10 @@ class Bridge:
             waiting(call.signal.wait, deadline.remaining())
             if not call.is_over:
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
-        except BaseException:
-            # Also after Ctrl-C, the coroutine must not run on without a caller.
-            self._call_soon(self._cancel, call)
-            raise
+        finally:
+            if not call.is_over:
+                # Also after Ctrl-C, the coroutine must not run on without a caller.
+                self._call_soon(self._cancel, call)
         if call.error is not None:
             raise call.error
         result: T = call.result

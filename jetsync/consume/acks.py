@@ -121,12 +121,11 @@ def acknowledge_all(
                 for message in group:
                     acker.acknowledge(message, ACK)
             del groups[id(acker)]
-    except BaseException:
-        # Nothing was written for the messages that are left.
+    finally:
+        # Also after Ctrl-C: nothing was written for the messages that are left.
         for acker, group in groups.values():
             for message in group:
                 message._acker = acker  # noqa: SLF001
-        raise
     return count
 
 

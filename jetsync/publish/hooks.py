@@ -140,11 +140,10 @@ class BulkHooks:
         if plugins.enter_publish is not None:
             self._entered = plugins.enter_publish(operation)
         if plugins.shared_headers is not None:
-            try:
-                self.shared_headers = plugins.shared_headers(operation)
-            except BaseException as error:
-                self.leave(None, error)
-                raise
+            ask, entered = plugins.shared_headers, self._entered
+            self.shared_headers = (
+                ask(operation) if entered is None else entered.guard(ask, operation)
+            )
             self.changes_messages |= self.shared_headers is not None
 
     def run(self, call: Callable[[], T]) -> T:

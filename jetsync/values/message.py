@@ -376,12 +376,7 @@ class Message(MessageStorage):
         """
         if timeout is not None:
             as_seconds(timeout)
-        acker = self._take_acker()
-        try:
-            acker.acknowledge_sync(self, ACK, timeout)
-        except BaseException:
-            self._acker = acker
-            raise
+        self._finish(ACK, confirmed=True, timeout=timeout)
 
     def nak(self, delay: Seconds | None = None) -> None:
         """
@@ -433,12 +428,17 @@ class Message(MessageStorage):
             raise errors.InvalidArgumentError("reason must be a single line", argument="reason")
         self._finish((TERM + b" " + reason.encode("utf-8", "replace")) if reason else TERM)
 
-    def _finish(self, body: bytes) -> None:
+    def _finish(
+        self, body: bytes, *, confirmed: bool = False, timeout: Seconds | None = None
+    ) -> None:
         acker = self._take_acker()
         try:
-            acker.acknowledge(self, body)
+            if confirmed:
+                acker.acknowledge_sync(self, body, timeout)
+            else:
+                acker.acknowledge(self, body)
         except BaseException:
-            # Nothing was sent, so the message can still be acknowledged.
+            # Nothing was sent or confirmed, so the message can still be acknowledged.
             self._acker = acker
             raise
 

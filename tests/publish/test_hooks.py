@@ -12,6 +12,7 @@ import pytest
 
 from jetsync._base.deadline import FOREVER
 from jetsync._base.turn import Turn
+from jetsync._hooks import calls
 from jetsync._hooks.manager import Plugins
 from jetsync._proto.pipeline import Tally
 from jetsync.errors import (
@@ -30,12 +31,13 @@ UNKNOWN = PublishOutcomeUnknownError("a")
 REFUSED = NoStreamResponseError("a", attempts=1)
 
 
-class Entered:
+class Entered(calls.Entered):
     """
     Wrappers that were entered: records the outcomes with which they are left.
     """
 
     def __init__(self):
+        super().__init__("jetsync_publish")
         self.left = []
 
     def leave(self, result, error):
