@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api.mirrors import TRANSIENT, may_answer
 from jetsync._base.integers import read_count
+from jetsync._io.requests import Request
 from jetsync._proto.asking import LATE
 from jetsync._proto.direct import STREAM, status_error
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import FIRST_LINE, find_last, is_status, parse_status
+from jetsync.values.server_info import encode_json
 from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
@@ -40,17 +42,24 @@ INFO_TIMEOUT: Final = 1.0
 
 
 def leader_get(
-    context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
+    context: Context,
+    stream: str,
+    request: Mapping[str, Any],
+    deadline: Deadline,
+    *,
+    begun: Request | None = None,
 ) -> StoredMessage:
     """
-    Ask the stream's leader for one message.
+    Ask the stream's leader for one message, perhaps with a request from :func:`begin_get`.
 
     Raises:
         MessageNotFoundError: There is no such message.
         StreamNotFoundError: The stream does not exist.
     """
     try:
-        answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
+        answer = context.api(
+            f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream, begun=begun
+        )
     except errors.MessageNotFoundError:
         raise _not_found(stream, request) from None
     message = answer.get("message")
@@ -72,6 +81,20 @@ def leader_get(
         raise errors.ProtocolError(
             f"a message of stream {stream!r} cannot be read: {error!r}"
         ) from error
+
+
+def begin_get(context: Context, stream: str, request: Mapping[str, Any]) -> Request:
+    """
+    Return a request for :func:`leader_get`, to be sent in front of another one.
+
+    The caller has to end it if it does not await the answer.
+    """
+    subject = f"{context.prefix}.STREAM.MSG.GET.{stream}".encode()
+    payload = encode_json(request)
+    begun = Request(context.connection.session, subject)
+    # No call may follow in which Ctrl-C could strike: the caller has to end the request.
+    begun.payload = payload
+    return begun
 
 
 def is_another(

@@ -170,7 +170,6 @@ class Outbox:
         may_delegate: bool = False,
         while_closing: bool = False,
         request: bytes = b"",
-        more: bool = False,
     ) -> int:
         """
         Send *block* and return the epoch of the connection that accepted it; any thread.
@@ -188,10 +187,6 @@ class Outbox:
                 caller has to wait for an answer next.
             while_closing: Whether to send the block even while the client closes.
             request: The reply subject of the last message of *block*, for :attr:`last_request`.
-            more: Whether the caller writes another block at once. A small block is then kept and
-                sent together with that one, which saves a system call here and another in the
-                server. Without another write, it is sent before a wait or at the next tick. If it
-                is kept, *request* is not used, so its outcome is unknown if the connection ends.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
@@ -214,10 +209,7 @@ class Outbox:
                     and (epoch is None or epoch == self.epoch)
                     and self.epoch not in self._dropped
                 ):
-                    if more and len(block) < POST_LIMIT:
-                        self._keep_for_next(block)
-                    else:
-                        self._send(block, request, pong)
+                    self._send(block, request, pong)
                     return self.epoch
                 gone = self._why_gone(epoch, while_closing=while_closing)
                 if gone is None:
@@ -334,13 +326,6 @@ class Outbox:
                 self._post(block)
                 return self.epoch
         return self.write(block, Deadline.after(timeout), epoch, while_closing=while_closing)
-
-    def _keep_for_next(self, block: bytes | memoryview) -> None:
-        """Send *block* with the next one, or at the next tick; the write lock is held."""
-        self.posted.append(block)
-        self._posted_size += len(block)
-        # Not at once, because waking the loop costs as much as sending the block.
-        self.tick_later()
 
     def _post(self, block: bytes) -> None:
         """Collect *block*; the write lock is held."""

@@ -2,7 +2,7 @@
 Requests whose answers come through the reply subscription that all requests share.
 
 ``Connection.exchange`` sends one and waits. Other callers await answers later, so that a thread can
-have several requests in flight.
+have several requests in flight. One write may carry several of them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 from jetsync import errors
 from jetsync._base.failures import raise_failure
 from jetsync._io.replies import Waiter
+from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jetsync._base.deadline import Deadline
     from jetsync._io.session import Session
     from jetsync.values.frame import Frame
@@ -33,13 +36,15 @@ class Request(Waiter):
         in_batch: Whether it is a message of a batch.
     """
 
-    __slots__ = ("_session", "address")
+    __slots__ = ("_session", "address", "payload")
 
     def __init__(self, session: Session, subject: bytes, in_batch: bool = False) -> None:  # noqa: FBT001, FBT002 - as for Waiter
         super().__init__(subject, in_batch)
         self._session = session
         #: The reply subject.
         self.address: bytes = session.router.register(self)
+        #: The payload of a request that is sent in front of another one.
+        self.payload: bytes = b""
 
     def send(
         self,
@@ -48,7 +53,7 @@ class Request(Waiter):
         epoch: int | None = None,
         *,
         may_delegate: bool = False,
-        more: bool = False,
+        front: Sequence[Request] = (),
     ) -> None:
         """
         Send the request, whose reply subject is :attr:`address`. See ``Outbox.write``.
@@ -59,7 +64,7 @@ class Request(Waiter):
             epoch: The only connection that may carry the request.
             may_delegate: Whether the thread that is sending may send it. The caller has to wait for
                 the answer next.
-            more: Whether the caller sends another request at once.
+            front: Requests to send in front of this one, in the same write.
 
         Raises:
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
@@ -69,13 +74,16 @@ class Request(Waiter):
         lane = session.lane
         if session.router.refusal is not None:
             session.subscribe_replies(deadline)
-        self.epoch = epoch = lane.write(
-            block, deadline, epoch, may_delegate=may_delegate, request=self.address, more=more
-        )
-        if lane.lost_epoch >= epoch:
-            # The connection was lost after the write. The router may have notified its waiters
-            # before this one had its epoch.
-            self.lost(epoch)
+        if front:
+            others = [frames.pub(each.subject, each.address, each.payload) for each in front]
+            block = b"".join((*others, block))
+        epoch = lane.write(block, deadline, epoch, may_delegate=may_delegate, request=self.address)
+        for each in (*front, self):
+            each.epoch = epoch
+            if lane.lost_epoch >= epoch:
+                # The connection was lost after the write. The router may have notified its waiters
+                # before this one had its epoch.
+                each.lost(epoch)
 
     @property
     def is_unprocessed(self) -> bool:

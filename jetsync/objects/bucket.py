@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.messages import confirmed_get, leader_get, shown_by
+from jetsync._api.messages import begin_get, confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from jetsync._api.context import Context
+    from jetsync._io.requests import Request
     from jetsync._proto.objects import ChunkIndex
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
@@ -121,7 +122,13 @@ class Bucket:
     # Documents.
 
     def last(
-        self, name: str, deadline: Deadline, *, leader: bool = False, exact: bool = False
+        self,
+        name: str,
+        deadline: Deadline,
+        *,
+        leader: bool = False,
+        exact: bool = False,
+        begun: dict[str, Request] | None = None,
     ) -> ObjectInfo | None:
         """
         Return the last document of an object, also of a deleted one; None if there is none.
@@ -132,17 +139,37 @@ class Bucket:
             leader: Ask the leader, which knows every change.
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
+            begun: Requests of :meth:`begin_last`, to take those that are needed from.
         """
-        direct = not leader and self.stream.config.allow_direct
-        get = confirmed_get if direct else leader_get
-        context, stream, token = self.context, self.stream.name, encode_name(name)
-        for each in [token] if exact else dict.fromkeys([token, token.rstrip("=")]):
-            request = {"last_by_subj": documents_of(self.name, each)}
+        context, subjects = self.context, self._documents(name)
+        for subject in subjects[:1] if exact else subjects:
             with self.named(), contextlib.suppress(errors.MessageNotFoundError):
-                found = connected(context, partial(get, context, stream, request), deadline)
+                read = partial(self._read, subject, leader=leader, begun=begun or {})
+                found = connected(context, read, deadline)
                 show = shown_by(context)
                 return self.info_of(found if show is None else show(found))
         return None
+
+    def begin_last(self, name: str) -> Iterator[tuple[str, Request]]:
+        """Make the requests of :meth:`last` to the leader, for a block that carries them."""
+        for subject in self._documents(name):
+            request = {"last_by_subj": subject}
+            yield subject, begin_get(self.context, self.stream.name, request)
+
+    def _documents(self, name: str) -> list[str]:
+        """Return the subject of an object's document, and that of other clients if it differs."""
+        token = encode_name(name)
+        return [documents_of(self.name, each) for each in dict.fromkeys([token, token.rstrip("=")])]
+
+    def _read(
+        self, subject: str, deadline: Deadline, *, leader: bool, begun: dict[str, Request]
+    ) -> StoredMessage:
+        """Return the last message of a document; raises as :func:`leader_get`."""
+        context, stream, request = self.context, self.stream.name, {"last_by_subj": subject}
+        if not leader and self.stream.config.allow_direct:
+            return confirmed_get(context, stream, request, deadline)
+        # Taken out, because another attempt needs another request.
+        return leader_get(context, stream, request, deadline, begun=begun.pop(subject, None))
 
     def info_of(self, message: StoredMessage) -> ObjectInfo:
         """Return the description in the message of a document."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jetsync._base.deadline import Seconds
+    from jetsync._io.requests import Request
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.source import ObjectData
     from jetsync.values.headers import HeadersInput
@@ -133,6 +134,8 @@ class Put:
         # The object's last document, once it was read.
         self._old: ObjectInfo | None = None
         self._has_read = False
+        # The requests for it, which are sent with the first chunk.
+        self._begun: dict[str, Request] = {}
 
     def run(self) -> ObjectInfo:
         """Store the object, and return its description."""
@@ -173,11 +176,16 @@ class Put:
     def _send(self) -> None:
         upload, read = self._upload, self._source.read
         started = time.monotonic()
+        if not self._has_read:
+            self._begun.update(self._bucket.begin_last(self._name))
+        front = tuple(self._begun.values())
         while size := read((slot := upload.slot()).data):
             self._hash.update(slot.data[:size])
-            # The old document is read next, so that one wait covers the answers to both.
-            upload.add(slot, size, more=not self._has_read)
-            self._read_old()
+            upload.add(slot, size, front=front)
+            front = ()
+            if upload.done:
+                # The answers came with those to the first chunk. They may be errors.
+                self._read_old()
             now = time.monotonic()
             self._paused |= now - started > LONG_PAUSE
             started = now
@@ -188,8 +196,18 @@ class Put:
 
     def _read_old(self) -> None:
         if not self._has_read:
-            self._old = self._bucket.last(self._name, Deadline.after(self._seconds), leader=True)
+            deadline = Deadline.after(self._seconds)
+            # A copy, because this call ends all of them, also after Ctrl-C.
+            begun = dict(self._begun)
+            self._old = self._bucket.last(self._name, deadline, leader=True, begun=begun)
             self._has_read = True
+            self._end_begun()
+
+    def _end_begun(self) -> None:
+        """Forget the requests for the old document."""
+        for request in self._begun.values():
+            request.end()
+        self._begun.clear()
 
     def _check_expected(self) -> None:
         """Raise if the object is not what the caller expects."""
@@ -238,6 +256,7 @@ class Put:
     def _undo(self, error: BaseException) -> None:
         """Remove the chunks, or add the id of the put to *error*."""
         try:
+            self._end_begun()
             self._upload.abort(cleanup(self._seconds))
         except BaseException as failed:
             _leave(error, self._nuid)

@@ -45,7 +45,7 @@ from jetsync.publish.retry import error_of
 from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jetsync.objects.bucket import Bucket
 
@@ -196,14 +196,14 @@ class Upload:
         room = len(self._subject) + len(self._connection.inbox) + HEAD_ROOM
         return Slot(room, self._chunk_size)
 
-    def add(self, slot: Slot, size: int, *, more: bool = False) -> None:
+    def add(self, slot: Slot, size: int, *, front: Sequence[Request] = ()) -> None:
         """
         Send the next chunk, and wait until there is room for another one.
 
         Args:
             slot: Its memory.
             size: Its bytes.
-            more: Whether the caller sends a request next, with which a small chunk can be sent.
+            front: Requests to send in front of it, in the same write.
         """
         self._moved = time.monotonic()
         chunk = Chunk(self.count, slot, size)
@@ -211,7 +211,7 @@ class Upload:
         self.given += size
         self._open.append(chunk)
         if not self._failed:
-            self._send(chunk, more=more)
+            self._send(chunk, front=front)
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
@@ -263,7 +263,7 @@ class Upload:
         if self.count and not self._session.forked:
             self._bucket.purge_chunks(self._nuid, deadline)
 
-    def _send(self, chunk: Chunk, *, more: bool = False, again: bool = False) -> None:
+    def _send(self, chunk: Chunk, *, front: Sequence[Request] = (), again: bool = False) -> None:
         session, message = self._session, None
         if self._hooks.changes_messages:
             # A copy, because plugins may change and keep it, and it may be sent again.
@@ -290,7 +290,8 @@ class Upload:
             head = frames.hpub_head(target, request.address, header, chunk.size)
             frame = chunk.slot.frame(head, chunk.size)
         try:
-            request.send(frame, Deadline(self._moved + self._seconds, self._seconds), more=more)
+            deadline = Deadline(self._moved + self._seconds, self._seconds)
+            request.send(frame, deadline, front=front)
         except (
             errors.DisconnectedError,
             errors.ConnectionClosedError,

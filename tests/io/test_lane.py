@@ -659,34 +659,6 @@ class TestOversized:
         assert lane.outbox.last_request == b""
 
 
-class TestMore:
-    def test_sent_with_the_next_write(self, rig):
-        """A small block of a writer that writes another one at once is sent with that one."""
-        rig.stall()
-        assert rig.lane.write(b"first", soon(), more=True) == 1
-        assert rig.nothing_more()
-        rig.lane.write(b"second", soon())
-        assert rig.receive(11) == b"firstsecond"
-
-    def test_sent_without_another_write(self, rig):
-        """If no other write follows, the loop sends the block."""
-        rig.lane.write(b"first", soon(), more=True)
-        assert rig.receive(5) == b"first"
-
-    def test_sent_before_a_wait(self, rig):
-        """A thread that waits for an answer sends the block first."""
-        rig.stall()
-        rig.lane.write(b"first", soon(), more=True)
-        assert not rig.lane.wait(Mailbox(), soon(0))
-        assert rig.receive(5) == b"first"
-
-    def test_a_large_block_is_sent_at_once(self, rig):
-        """A large block is sent at once, because joining it would copy it."""
-        rig.stall()
-        rig.lane.write(b"1" * POST_LIMIT, soon(), more=True)
-        assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
-
-
 class TestPost:
     def test_collected_for_the_loop(self, rig):
         """Posted blocks are collected, and the loop sends them in one write."""
@@ -753,14 +725,7 @@ class TestPost:
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
-    @pytest.mark.parametrize(
-        "post",
-        [
-            lambda lane: lane.post(b"old", 1.0),
-            lambda lane: lane.write(b"old", soon(), more=True),
-        ],
-    )
-    def test_lost_with_the_connection(self, rig, post):
+    def test_lost_with_the_connection(self, rig):
         """Blocks posted for one connection are not sent on the next."""
         old, (ours, theirs) = rig.server, socket.socketpair()
         ours.setblocking(False)
@@ -768,7 +733,7 @@ class TestPost:
 
         def post_and_reconnect():
             # In one callback, so that the loop can only send the posted blocks afterwards.
-            post(rig.lane)
+            rig.lane.post(b"old", 1.0)
             rig.lane.detach()
             rig.lane.attach(ours)
             rig.lane.open()
@@ -1570,7 +1535,9 @@ class TestInterrupts:
 
         while not finished:
             step += 1
-            epoch = rig.lane.write(b"other", soon(), more=True)
+            epoch = rig.lane.epoch
+            # Not with `post`, because the loop would send it soon.
+            rig.lane.outbox.posted.append(b"other")
             finished = interrupted_at(step, attempt)
             assert not is_held(rig.lane.outbox.write_lock), step
             assert not rig.lane.outbox._sending.locked(), step

@@ -19,6 +19,8 @@ from helpers.interrupts import interrupted_at, steps_of
 from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
+from jetsync._api import messages
+from jetsync._io.requests import Request
 from jetsync._proto.outcome import Cause, outcome_of
 from jetsync.devserver import DevServer
 from jetsync.objects import upload
@@ -101,6 +103,30 @@ class TestWire:
         after = client.statistics()
         assert (after.subscriptions, after.requests_in_flight) == (before.subscriptions, 0)
 
+    @pytest.mark.parametrize("name", ["abc", pytest.param("a", id="a name with padding")])
+    @pytest.mark.parametrize("size", [0, 1000, 100_000])
+    def test_a_new_object_takes_two_writes(self, client, observer, monkeypatch, name, size):
+        """The requests for the old description are written in front of the chunk, then the new."""
+        lane, blocks = client._connection.lane, []
+        write = lane.write
+
+        def note(block, *arguments, **keywords):
+            blocks.append(bytes(block))
+            return write(block, *arguments, **keywords)
+
+        monkeypatch.setattr(lane, "write", note)
+        observer.put(name, os.urandom(size))
+        monkeypatch.undo()
+        lookups = 1 if name == "abc" else 2
+        if size:
+            assert len(blocks) == 2
+            assert blocks[0].count(b"STREAM.MSG.GET.") == lookups
+            assert blocks[0].index(b"STREAM.MSG.GET.") < blocks[0].index(b".C.")
+        else:
+            # The description alone.
+            assert len(blocks) == lookups + 1
+        assert client.statistics().requests_in_flight == 0
+
     def test_threads_put_at_the_same_time(self, observer):
         """Threads that share a store put small objects at the same time."""
 
@@ -139,6 +165,30 @@ class TestFaults:
         store.put("a", DATA, timeout=20)
         observer.collect_garbage(0)
         check(observer, DATA)
+        assert client.statistics().requests_in_flight == 0
+
+    @pytest.mark.parametrize("size", [len(DATA), len(OLD)])
+    def test_a_lost_answer_to_the_first_read(self, client, observer, monkeypatch, size):
+        """If the answer to an early request for the old description is lost, it is sent again."""
+        observer.put("a", OLD)
+        lost = []
+
+        class Lossy(Request):
+            __slots__ = ()
+
+            def deliver(self, frame):
+                if lost:
+                    super().deliver(frame)
+                else:
+                    lost.append(frame)
+                    # As if it had not arrived.
+                    self._session.router._waiters[self.address] = self
+
+        monkeypatch.setattr(messages, "Request", Lossy)
+        data = os.urandom(size)
+        observer.put("a", data)
+        assert lost
+        check(observer, data)
         assert client.statistics().requests_in_flight == 0
 
     def test_a_cut_before_the_description(self, broken, observer):
@@ -266,6 +316,33 @@ class TestFaults:
             store = admin.jetstream().create_object_store("b", storage="memory")
             with pytest.raises(jetsync.PermissionDeniedError, match=r"\$O\.b\.C\."):
                 client.jetstream().object_store("b").put("a", DATA)
+            check(store, None)
+            assert client.statistics().requests_in_flight == 0
+
+    def test_a_description_that_may_not_be_read(self, monkeypatch):
+        """If the server refuses the request for the old description, a long put fails early."""
+        monkeypatch.setattr(upload, "WINDOW", 50_000)
+        denied = {"publish": {"deny": ["$JS.API.STREAM.MSG.GET.>"]}}
+        users = [
+            {"user": "u", "password": "p", "permissions": denied},
+            {"user": "admin", "password": "p"},
+        ]
+        given = []
+
+        def pieces():
+            for number in range(100):
+                given.append(number)
+                yield DATA * 10
+
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="admin", password="p") as admin,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            store = admin.jetstream().create_object_store("b", storage="memory")
+            with pytest.raises(jetsync.PermissionDeniedError, match=r"STREAM\.MSG\.GET"):
+                client.jetstream().object_store("b").put("a", pieces(), chunk_size=10_000)
+            assert len(given) < 20
             check(store, None)
             assert client.statistics().requests_in_flight == 0
 
