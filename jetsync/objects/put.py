@@ -8,6 +8,7 @@ before that, its chunks are removed. If the outcome of the document is unknown, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import time
@@ -126,8 +127,7 @@ class Put:
             self._nuid,
             seconds=self._seconds,
             chunk_size=self._size if source.size is None else min(self._size, source.size),
-            on_progress=on_progress,
-            total=None if on_progress is None else source.total(),
+            on_progress=None if on_progress is None else _with_total(on_progress, source.total()),
         )
         self._hash = hashlib.sha256()
         self._paused = False
@@ -136,6 +136,8 @@ class Put:
         self._has_read = False
         # The requests for it, which are sent with the first chunk.
         self._begun: dict[str, Request] = {}
+        # Whether the new document may have been sent.
+        self._has_committed = False
 
     def run(self) -> ObjectInfo:
         """Store the object, and return its description."""
@@ -150,25 +152,17 @@ class Put:
             if self._paused or upload.has_repeated:
                 self._count_chunks()
             upload.close()
-            # Here, so that no step between the two blocks can be interrupted.
             self._document.update(
                 size=upload.done, chunks=upload.count, digest=encode_digest(self._hash.digest())
             )
-        except BaseException as error:
-            self._undo(error)
-            raise
-        try:
+            self._has_committed = True
             stored = self._commit(Deadline.after(self._seconds))
-        except errors.PublishOutcomeUnknownError as error:
-            # The document may be stored, and it needs the chunks.
-            _leave(error, self._nuid)
-            raise
-        except errors.JetSyncError as error:
-            self._purge(error)
-            raise
         except BaseException as error:
-            # Ctrl-C. The document may have been sent, so only its presence makes this certain.
-            self._settle(error)
+            # First, because Ctrl-C may end what follows.
+            error.nuid = self._nuid  # type: ignore[attr-defined]
+            with contextlib.suppress(errors.JetSyncError):
+                if self._clean_up(error):
+                    del error.nuid  # type: ignore[attr-defined]
             raise
         bucket.drop_chunks(self._old, cleanup(self._seconds))
         return stored
@@ -253,45 +247,29 @@ class Put:
                 "its chunks were removed or stored twice during the put, which therefore failed",
             )
 
-    def _undo(self, error: BaseException) -> None:
-        """Remove the chunks, or add the id of the put to *error*."""
-        try:
+    def _clean_up(self, error: BaseException) -> bool:
+        """Remove the chunks, unless an object may need them. Return whether none is left over."""
+        deadline = cleanup(self._seconds)
+        if not self._has_committed:
             self._end_begun()
-            self._upload.abort(cleanup(self._seconds))
-        except BaseException as failed:
-            _leave(error, self._nuid)
-            if not isinstance(failed, errors.JetSyncError):
-                raise
-
-    def _purge(self, error: BaseException) -> None:
-        """Remove the chunks after the document was refused."""
-        if self._upload.count:
-            try:
-                self._bucket.purge_chunks(self._nuid, cleanup(self._seconds))
-            except errors.JetSyncError:
-                _leave(error, self._nuid)
-
-    def _settle(self, interrupt: BaseException) -> None:
-        """
-        Finish the put after an interrupt, because the document may be stored already.
-
-        Sending it again is the only way to find out: the server may receive the first one later.
-        Unless it is stored now, the chunks stay, because the first one may need them.
-        """
-        try:
-            self._commit(cleanup(self._seconds), earlier=True)
-        except errors.JetSyncError:
-            _leave(interrupt, self._nuid)
-        except BaseException:
-            _leave(interrupt, self._nuid)
-            raise
-        else:
+            self._upload.abort(deadline)
+        elif isinstance(error, errors.PublishOutcomeUnknownError):
+            return False
+        elif not isinstance(error, errors.JetSyncError):
+            # Ctrl-C. Sending the document again is the only way to find out whether it is stored:
+            # the server may receive the first one later.
+            self._commit(deadline, earlier=True)
             self._bucket.drop_chunks(self._old, cleanup(self._seconds))
+            return True
+        if self._upload.has_sent:
+            self._bucket.purge_chunks(self._nuid, deadline)
+        return True
 
 
-def _leave(error: BaseException, nuid: str) -> None:
-    """Add the id of the put to an error, because its chunks are still there."""
-    error.nuid = nuid  # type: ignore[attr-defined]
+def _with_total(
+    on_progress: Callable[[int, int | None], object], total: int | None
+) -> Callable[[int], object]:
+    return lambda done: on_progress(done, total)
 
 
 def _expected(expect: object, bucket: str, name: str) -> str | int | None:

@@ -99,6 +99,34 @@ class Slot:
         return memory[begin : end + 2]
 
 
+class Slots:
+    """
+    The memory for the chunks of one put. One thread.
+
+    Args:
+        room: The bytes of the longest head.
+        size: The bytes of the largest chunk.
+    """
+
+    def __init__(self, room: int, size: int) -> None:
+        self._room = room
+        self.size: int = size
+        # The slots of confirmed chunks.
+        self._free: list[Slot] = []
+
+    def take(self) -> Slot:
+        """Return memory for the next chunk."""
+        return self._free.pop() if self._free else Slot(self._room, self.size)
+
+    def give(self, slot: Slot) -> None:
+        """Take back the memory of a chunk that nothing reads any more."""
+        self._free.append(slot)
+
+    def clear(self) -> None:
+        """Drop the memory that is not in use."""
+        self._free.clear()
+
+
 @attrs.define(eq=False)
 class Chunk:
     """
@@ -128,8 +156,7 @@ class Upload:
         nuid: The id of the put.
         seconds: Seconds to wait for progress.
         chunk_size: The size of the largest chunk.
-        on_progress: Called with the confirmed bytes, and their number in all if that is known.
-        total: The number of all bytes.
+        on_progress: Called with the confirmed bytes.
     """
 
     def __init__(
@@ -139,28 +166,24 @@ class Upload:
         *,
         seconds: float,
         chunk_size: int,
-        on_progress: Callable[[int, int | None], object] | None,
-        total: int | None,
+        on_progress: Callable[[int], object] | None,
     ) -> None:
         context = bucket.context
         self._bucket = bucket
         self._nuid = nuid
         self._subject = chunks_of(bucket.name, nuid)
         self._seconds = seconds
-        self._chunk_size = chunk_size
         self._on_progress = on_progress
-        self._total = total
         self._hooks = BulkHooks(context.plugins)
         self._tally = Tally()
-        self._connection = context.connection
-        frames.check_subject(self._subject.encode(), self._connection.inbox)
         # In a forked child, the calls of this put raise.
-        self._session = self._connection.session
+        self._session = session = context.connection.session
+        frames.check_subject(self._subject.encode(), session.inbox)
+        room = len(self._subject) + len(session.inbox) + HEAD_ROOM
+        self._slots = Slots(room, chunk_size)
         # Chunks that are not confirmed, and those of them that have no answer yet; both in order.
         self._open: deque[Chunk] = deque()
         self._in_flight: deque[Chunk] = deque()
-        # The slots of confirmed chunks.
-        self._free: list[Slot] = []
         self._failed = False
         self._pause = FIRST_PAUSE
         # Why chunks were sent again last, if none was confirmed since.
@@ -191,10 +214,12 @@ class Upload:
 
     def slot(self) -> Slot:
         """Return memory for the next chunk."""
-        if self._free:
-            return self._free.pop()
-        room = len(self._subject) + len(self._connection.inbox) + HEAD_ROOM
-        return Slot(room, self._chunk_size)
+        return self._slots.take()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether there may be chunks of this put. Those of a forked child are its parent's."""
+        return self.count > 0 and not self._session.forked
 
     def add(self, slot: Slot, size: int, *, front: Sequence[Request] = ()) -> None:
         """
@@ -215,7 +240,7 @@ class Upload:
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
-        limit = max(WINDOW - self._chunk_size, 1)
+        limit = max(WINDOW - self._slots.size, 1)
         if self._has(limit, MOST_CHUNKS):
             # Waiting for each ack would wake this thread once for each chunk.
             while self._has(limit // 2 + 1, MOST_CHUNKS // 2 + 1):
@@ -245,9 +270,9 @@ class Upload:
             self._hooks.reports.send(interrupted=len(self._in_flight))
 
     def abort(self, deadline: Deadline) -> None:
-        """Remove the chunks of a put that failed, unless this is a forked child of its process."""
+        """Wait for the last answers of a put that failed, and forget its chunks."""
         try:
-            # The purge needs the other half.
+            # The removal of the chunks needs the other half.
             until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
             while self._in_flight and not until.expired():
                 self._wait(until.at)
@@ -259,9 +284,7 @@ class Upload:
             for chunk in self._open:
                 chunk.error = None
             self._open.clear()
-            self._free.clear()
-        if self.count and not self._session.forked:
-            self._bucket.purge_chunks(self._nuid, deadline)
+            self._slots.clear()
 
     def _send(self, chunk: Chunk, *, front: Sequence[Request] = (), again: bool = False) -> None:
         session, message = self._session, None
@@ -269,14 +292,13 @@ class Upload:
             # A copy, because plugins may change and keep it, and it may be sent again.
             message = self._message(chunk)
             message.data = bytes(chunk.slot.data[: chunk.size])
-            target, header, data, _ = Encoder(self._connection).encode(
-                self._hooks.prepared(message)
-            )
+            encoder = Encoder(self._bucket.context.connection)
+            target, header, data, _ = encoder.encode(self._hooks.prepared(message))
         else:
             # Written here, because the encoder takes as long as the rest.
             target = self._subject.encode()
             header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % self._msg_id(chunk).encode()
-            self._connection.check_size(len(header) + chunk.size)
+            self._bucket.context.connection.check_size(len(header) + chunk.size)
         chunk.sequence = chunk.error = None
         request = chunk.request = Request(session, target)
         self._in_flight.append(chunk)
@@ -351,7 +373,7 @@ class Upload:
         if isinstance(self._reason, errors.InsufficientResourcesError):
             # The server has answered.
             raise self._reason
-        self._connection.probe()
+        self._session.probe()
         raise errors.RequestTimeoutError(
             self._subject, self._seconds, what="no chunk was confirmed"
         ) from self._reason
@@ -369,11 +391,11 @@ class Upload:
             chunk = queue.popleft()
             self.done += chunk.size
             # The server has received the whole frame, so nothing reads the memory any more.
-            self._free.append(chunk.slot)
+            self._slots.give(chunk.slot)
         if self.done > before:
             self._pause, self._reason = FIRST_PAUSE, None
             if self._on_progress is not None:
-                self._on_progress(self.done, self._total)
+                self._on_progress(self.done)
             self._moved = time.monotonic()
 
     def _take_outcomes(self) -> None:

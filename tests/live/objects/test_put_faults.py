@@ -367,12 +367,14 @@ class TestCuts:
         # The timeout ends the wait for an overdue answer, too.
         monkeypatch.setattr(upload, "OVERDUE", 100.0)
 
-        def progress(done, _):
+        def pieces():
+            yield DATA[:50_000]
             proxy.pause("to_client")
+            yield DATA[50_000:]
 
         started = time.monotonic()
         with pytest.raises(jetsync.RequestTimeoutError):
-            store.put("a", DATA, chunk_size=50_000, on_progress=progress, timeout=0.5)
+            store.put("a", pieces(), chunk_size=50_000, timeout=0.5)
         assert time.monotonic() - started < 60
         proxy.resume()
         check(observer, None)
