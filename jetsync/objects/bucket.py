@@ -139,9 +139,9 @@ class Bucket:
             leader: Ask the leader, which knows every change.
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
-            begun: Requests of :meth:`begin_last`, to take those that are needed from.
+            begun: Requests of :meth:`begin_last` by subject, to take those that are needed from.
         """
-        context, subjects = self.context, self._documents(name)
+        context, subjects = self.context, [*begun] if begun else self._documents(name)
         for subject in subjects[:1] if exact else subjects:
             with self.named(), contextlib.suppress(errors.MessageNotFoundError):
                 read = partial(self._read, subject, leader=leader, begun=begun or {})
