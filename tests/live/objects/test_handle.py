@@ -136,11 +136,11 @@ class TestInfo:
         without_padding(js, store, "a")
 
         def replaces(get):
-            def replace(context, stream, request, deadline):
+            def replace(context, stream, request, deadline, **options):
                 if request["last_by_subj"].endswith("YQ"):
                     monkeypatch.undo()
                     js.object_store(store.bucket).put("a", b"later")
-                return get(context, stream, request, deadline)
+                return get(context, stream, request, deadline, **options)
 
             return replace
 
