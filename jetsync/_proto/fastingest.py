@@ -92,9 +92,70 @@ class Phase(enum.Enum):
     # The first message was sent, and nothing else may be sent until it is answered.
     STARTING = "starting"
     OPEN = "open"
+    # The stream has no leader, and nothing may be sent until a ping is answered.
+    PAUSED = "paused"
     COMMITTING = "committing"
     DONE = "done"
+    # It has failed, and the server still has to report the end of the batch.
+    ENDING = "ending"
+    # It has failed, and no call has raised the failure.
     FAILED = "failed"
+    # A call has raised the failure, or the owner gave up a batch that had not failed.
+    CLOSED = "closed"
+
+
+class Event(enum.Enum):
+    """What changes the phase of a publisher."""
+
+    START = "the first message is about to be sent"
+    REFUSED = "the first message started no batch"
+    STARTED = "the server has the first message"
+    NO_LEADER = "the stream has no leader"
+    PING_ANSWERED = "a ping was answered"
+    COMMIT = "the commit is about to be sent"
+    COMMIT_UNSENT = "the commit was certainly not sent"
+    NOTHING_SENT = "no message of the batch was sent"
+    COMMITTED = "the batch was committed"
+    BROKEN = "the batch has failed, and the server ends it at the next message"
+    FAILED = "the batch has failed"
+    INTERRUPTED = "a call was interrupted"
+    ENDED = "the server has no such batch any more"
+    ABANDONED = "the owner has given up the batch"
+    RAISED = "a call raises the failure"
+    NOT_RAISED = "the failure did not reach the application"
+
+
+# The phase after each event. An event changes nothing in the other phases.
+PHASES: Final[dict[Event, dict[Phase, Phase]]] = {
+    Event.START: {Phase.NEW: Phase.STARTING},
+    Event.REFUSED: {Phase.STARTING: Phase.NEW},
+    Event.STARTED: {Phase.STARTING: Phase.OPEN},
+    Event.NO_LEADER: {Phase.OPEN: Phase.PAUSED},
+    Event.PING_ANSWERED: {Phase.PAUSED: Phase.OPEN},
+    Event.COMMIT: {Phase.NEW: Phase.COMMITTING, Phase.OPEN: Phase.COMMITTING},
+    Event.COMMIT_UNSENT: {Phase.COMMITTING: Phase.OPEN},
+    Event.NOTHING_SENT: {Phase.STARTING: Phase.NEW, Phase.COMMITTING: Phase.NEW},
+    Event.COMMITTED: {Phase.COMMITTING: Phase.DONE},
+    Event.BROKEN: dict.fromkeys((Phase.OPEN, Phase.PAUSED, Phase.COMMITTING), Phase.ENDING),
+    Event.FAILED: dict.fromkeys(
+        (Phase.STARTING, Phase.OPEN, Phase.PAUSED, Phase.COMMITTING), Phase.FAILED
+    ),
+    Event.INTERRUPTED: dict.fromkeys(
+        (Phase.NEW, Phase.STARTING, Phase.OPEN, Phase.PAUSED, Phase.COMMITTING), Phase.FAILED
+    ),
+    Event.ENDED: {Phase.ENDING: Phase.FAILED},
+    Event.ABANDONED: {
+        **dict.fromkeys(
+            (Phase.NEW, Phase.STARTING, Phase.OPEN, Phase.PAUSED, Phase.COMMITTING), Phase.CLOSED
+        ),
+        Phase.ENDING: Phase.FAILED,
+    },
+    Event.RAISED: {Phase.ENDING: Phase.CLOSED, Phase.FAILED: Phase.CLOSED},
+    Event.NOT_RAISED: {Phase.CLOSED: Phase.FAILED},
+}
+
+# The batch was committed, has failed, or was given up.
+_OVER: Final = frozenset({Phase.DONE, Phase.ENDING, Phase.FAILED, Phase.CLOSED})
 
 
 @attrs.define(eq=False)
@@ -200,12 +261,8 @@ class FastIngest:
         self.pings: int = 0
         # The ack of the commit, if the phase is DONE.
         self.ack: BatchAck | None = None
-        # Why the publisher failed, if the phase is FAILED, or why no batch started, if it is NEW.
+        # Why the publisher failed, or why no batch started, if the phase is NEW.
         self.failure: Exception | None = None
-        # Whether the server has not yet reported the end of a batch that failed.
-        self.awaits_end: bool = False
-        # Whether the server has to answer before more is sent.
-        self.recovering: bool = False
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None
@@ -221,10 +278,14 @@ class FastIngest:
             f"acknowledged={self.ledger.acknowledged} lost={self.ledger.lost}>"
         )
 
+    def _happened(self, event: Event) -> None:
+        """Set the phase after *event*; no other line sets it."""
+        self.phase = PHASES[event].get(self.phase, self.phase)
+
     @property
     def is_over(self) -> bool:
-        """Whether the batch was committed or has failed."""
-        return self.phase is Phase.DONE or self.phase is Phase.FAILED
+        """Whether the batch was committed, has failed or was given up."""
+        return self.phase in _OVER
 
     @property
     def window(self) -> int:
@@ -234,7 +295,7 @@ class FastIngest:
     @property
     def room(self) -> int:
         """How many more messages may be sent now."""
-        if self.phase is not Phase.OPEN or self.recovering:
+        if self.phase is not Phase.OPEN:
             return 0
         return self.window - self.ledger.in_flight
 
@@ -270,7 +331,7 @@ class FastIngest:
 
     def start(self, now: float, subject: str) -> None:
         """Record that the first message is about to be sent."""
-        self.phase = Phase.STARTING
+        self._happened(Event.START)
         self.claim(1, now, subject)
 
     def claim(self, count: int, now: float, subject: str) -> None:
@@ -285,19 +346,10 @@ class FastIngest:
 
     def unclaim(self, count: int) -> None:
         """Take back messages, a start or a commit that were certainly not sent."""
-        if self.phase is Phase.COMMITTING:
-            self.ledger.sent = self._committed - 1
-            self.phase = Phase.OPEN if self.ledger.sent else Phase.NEW
-            return
-        self.ledger.sent -= count
-        if self.phase is Phase.STARTING:
-            self.phase = Phase.NEW
-
-    def give_up_start(self, reason: Exception) -> None:
-        """Forget the first message, which got no answer because of *reason*. It is not counted."""
-        self.phase = Phase.NEW
-        self.ledger.sent = 0
-        self.failure = reason
+        is_commit = self.phase is Phase.COMMITTING
+        left = self._committed - 1 if is_commit else self.ledger.sent - count
+        self.ledger.sent = left
+        self._happened(Event.COMMIT_UNSENT if left else Event.NOTHING_SENT)
 
     def take_refusal(self) -> Exception | None:
         """Return why no batch started, and forget it: its traceback refers to its callers."""
@@ -310,7 +362,7 @@ class FastIngest:
 
         It is a message to *subject* or, if that is None, one that is not stored.
         """
-        self.phase = Phase.COMMITTING
+        self._happened(Event.COMMIT)
         self._committed = self.ledger.sent + 1
         if subject is not None:
             self.subject = subject
@@ -320,17 +372,13 @@ class FastIngest:
         self._ask_at = now + ACK_TIMEOUT
         return self._committed
 
-    @property
-    def _reached(self) -> int:
-        """The sequence that the server must have. A commit does not count: it may be repeated."""
-        return self._committed - 1 if self.phase is Phase.COMMITTING else self.ledger.sent
-
     def next_timeout(self) -> float | None:
         """Return when :meth:`poll` is due even if no answer comes, or None."""
-        if self._commit_due is not None:
-            return self._commit_due
-        is_open = self.phase is Phase.OPEN or self.phase is Phase.COMMITTING
-        return self._ask_at if is_open and self._reached else None
+        if self.phase is Phase.COMMITTING:
+            # Before the first message arrives, there is nothing to ask about.
+            asks_at = self._ask_at if self._committed > 1 else None
+            return asks_at if self._commit_due is None else self._commit_due
+        return self._ask_at if self.phase in {Phase.OPEN, Phase.PAUSED} else None
 
     def poll(self, now: float) -> tuple[int, int] | None:
         """
@@ -341,13 +389,15 @@ class FastIngest:
         due = self.next_timeout()
         if due is None or now < due:
             return None
-        self._ask_at = self._next_ask(now) if self.recovering else now + ACK_TIMEOUT
+        self._ask_at = self._next_ask(now) if self.phase is Phase.PAUSED else now + ACK_TIMEOUT
         if self._commit_due is not None:
             self._commit_due = None
             self._commits_out += 1
             return OP_COMMIT, self._committed
         self.pings += 1
-        return OP_PING, self._reached
+        # The sequence that the server must have. A commit does not count: it may be repeated.
+        is_commit = self.phase is Phase.COMMITTING
+        return OP_PING, self._committed - 1 if is_commit else self.ledger.sent
 
     # Answers and failures.
 
@@ -365,10 +415,11 @@ class FastIngest:
 
     def interrupted(self) -> None:
         """Fail the batch, because an exception interrupted a call while it changed the batch."""
-        if not self.is_over:
-            closed = errors.BatchClosedError("fast publisher", reason=INTERRUPTED)
-            unknown = self._unknown(INTERRUPTED)
-            self.fail(_error(Cause.INTERRUPTED, unknown, closed, sent=self.ledger.sent > 0))
+        closed = errors.BatchClosedError("fast publisher", reason=INTERRUPTED)
+        error = _error(
+            Cause.INTERRUPTED, self._unknown(INTERRUPTED), closed, sent=self.ledger.sent > 0
+        )
+        self.fail(error, Event.INTERRUPTED)
 
     def commit_unanswered(
         self, reason: str, cause: Exception | None = None, timeout: float | None = None
@@ -390,7 +441,7 @@ class FastIngest:
         is_closed = timeout is None
         reason = "the publisher was closed before it was answered" if is_closed else None
         unknown = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
-        self.give_up_start(_error(Cause.CLOSED if is_closed else Cause.SILENT, unknown))
+        self.stop(_error(Cause.CLOSED if is_closed else Cause.SILENT, unknown))
 
     def denied(self, denial: errors.PermissionDeniedError) -> None:
         """Stop because the server has refused a message, or may have refused it."""
@@ -407,10 +458,28 @@ class FastIngest:
 
     def stop(self, error: Exception) -> None:
         """Refuse the batch that is starting, or fail the one that is open."""
-        if self.phase is Phase.STARTING:
-            self.give_up_start(error)
-        elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
+        if self.phase is not Phase.STARTING:
             self.fail(error)
+            return
+        # The message is not counted.
+        self.ledger.sent = 0
+        self.failure = error
+        self._happened(Event.REFUSED)
+
+    def abandoned(self) -> None:
+        """End the publisher, because its owner has given it up. A failure can still be raised."""
+        self._happened(Event.ABANDONED)
+
+    def take_failure(self) -> Exception | None:
+        """Return the failure if no call has raised it. The caller raises it."""
+        failure = self.failure if self.phase in PHASES[Event.RAISED] else None
+        self._happened(Event.RAISED)
+        return failure
+
+    def not_raised(self) -> None:
+        """Let a later call raise the failure again, because no code of the application got it."""
+        if self.failure is not None:
+            self._happened(Event.NOT_RAISED)
 
     def receive(self, frame: Frame, now: float) -> None:
         """Read a frame that came below the inbox. An unreadable answer ends the batch."""
@@ -431,27 +500,27 @@ class FastIngest:
             return
         answer = decode_json(frame[3])
         kind, seq = answer.get("type"), read_count(answer.get("seq", 0), _NUMBER)
-        if kind is not None and self.phase is Phase.STARTING:
-            self.phase = Phase.OPEN
+        if kind is not None:
+            self._happened(Event.STARTED)
         if kind == "ack":
             self._on_ack(seq, read_count(answer.get("msgs", 0), _NUMBER), op, now)
         elif kind == "gap":
             self._on_gap(read_count(answer.get("last_seq", 0), _NUMBER), seq, op)
         elif answer.get("error") is not None:
             error = from_api_error(answer["error"], stream=self.ledger.stream)
-            if kind == "err" and self._gap_ok:
-                self.ledger.lose(seq, seq, error)
-            elif kind == "err" and self.phase is not Phase.FAILED:
-                self.fail(error, awaits_end=True)
-            elif kind != "err":
+            if kind != "err":
                 self._on_refusal(read_digits(place[0]), op, error, now)
+            elif self._gap_ok:
+                self.ledger.lose(seq, seq, error)
+            else:
+                self.fail(error, Event.BROKEN)
         elif isinstance(answer.get("stream"), str):
             self._on_end(answer, seq)
 
     def _on_ack(self, seq: int, flow: int, op: int, now: float) -> None:
-        if self.phase is not Phase.FAILED:
+        if not self.is_over:
             if op == OP_PING:
-                self.recovering = False
+                self._happened(Event.PING_ANSWERED)
                 self._ask_wait = FIRST_ASK_WAIT
                 if self.phase is Phase.COMMITTING and self._commit_due is None:
                     # The batch is still open, so the commit did not arrive. If its answer is in
@@ -459,14 +528,14 @@ class FastIngest:
                     self._commit_due = now
             if seq < self.ledger.covered:
                 return
-            if not self.recovering:
+            if self.phase is not Phase.PAUSED:
                 self._ask_at = now + ACK_TIMEOUT
             self.flow = max(1, min(flow, HIGHEST_FLOW))
         self.ledger.cover(min(seq, self.ledger.sent))
 
     def _on_gap(self, first: int, seq: int, op: int) -> None:
         last = min(seq - 1, self.ledger.sent)
-        if not 0 < first <= last or self.phase is Phase.FAILED:
+        if not 0 < first <= last or self.is_over:
             return
         if op == OP_PING and first == 1:
             # The first message was answered, so the server knew this batch once.
@@ -474,13 +543,14 @@ class FastIngest:
         elif self._gap_ok:
             self.ledger.lose(first, last, None)
         else:
-            self.fail(self._gap(first, last), awaits_end=True)
+            self.fail(self._gap(first, last), Event.BROKEN)
 
     def _on_refusal(self, seq: int, op: int, error: Exception, now: float) -> None:
         """Handle an error in the place of an ack."""
         over = isinstance(error, _BATCH_IS_OVER) or getattr(error, "code", 0) == _API_LEVEL
-        if self.phase is Phase.FAILED:
-            self.awaits_end = self.awaits_end and not over
+        if self.is_over:
+            if over:
+                self._happened(Event.ENDED)
         elif self.phase is Phase.STARTING:
             self.stop(error)
         elif isinstance(error, errors.FastBatchUnknownError):
@@ -491,9 +561,9 @@ class FastIngest:
             or (self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END})
         ):
             # The server ends the batch at the next message and reports what it has.
-            self.fail(error, awaits_end=not self._gap_ok and not over)
+            self.fail(error, Event.FAILED if self._gap_ok or over else Event.BROKEN)
         elif op == OP_PING:
-            self._recover(now + self._ask_wait)
+            self._pause(op, now)
         else:
             self.ledger.lose(seq, seq, error)
 
@@ -506,9 +576,9 @@ class FastIngest:
         ):
             self._commits_out = max(self._commits_out - 1, 0)
             self._commit_due = self._next_ask(now)
-        elif self.phase in {Phase.OPEN, Phase.COMMITTING} and not self.recovering:
+        else:
             # The messages are not lost yet: the server reports which are missing.
-            self._recover(now + self._ask_wait)
+            self._pause(op, now)
 
     def _on_end(self, answer: dict[str, Any], sequence: int) -> None:
         """Read the ack that ends a batch, which the server also sends unasked."""
@@ -526,8 +596,8 @@ class FastIngest:
         ledger = self.ledger
         count = min(read_count(answer.get("count", 0), _NUMBER), ledger.sent)
         ledger.cover(count)
-        if self.phase is Phase.FAILED:
-            self.awaits_end = False
+        if self.is_over:
+            self._happened(Event.ENDED)
         elif self.phase is not Phase.COMMITTING:
             # A message arrived late over another route, and the server took it for the end.
             self.fail(errors.BatchClosedError(reason="the server ended the batch"))
@@ -545,14 +615,16 @@ class FastIngest:
                 lost=ledger.lost,
                 duplicate=bool(answer.get("duplicate", False)),
             )
-            self.phase = Phase.DONE
+            self._happened(Event.COMMITTED)
 
     # Steps of the calls above.
 
-    def _recover(self, ask_at: float) -> None:
-        """Send nothing more until the server has reported its state."""
-        self.recovering = True
-        self._ask_at = ask_at
+    def _pause(self, op: int, now: float) -> None:
+        """Send nothing more until the server has reported its state; ask it soon."""
+        if self.phase is not Phase.PAUSED:
+            # Each ping that follows a commit and is refused in this way makes the next one later.
+            self._ask_at = self._next_ask(now) if op == OP_PING else now + self._ask_wait
+            self._happened(Event.NO_LEADER)
 
     def _next_ask(self, now: float) -> float:
         """Return when to ask again if no answer comes; the wait grows each time."""
@@ -570,20 +642,19 @@ class FastIngest:
         unknown.__cause__ = error
         self.fail(_error(Cause.LOST, unknown))
 
-    def fail(self, error: Exception, *, awaits_end: bool = False) -> None:
+    def fail(self, error: Exception, event: Event = Event.FAILED) -> None:
         """
-        End the publisher with *error*.
+        End the publisher with *error*, if the table has a phase after *event*.
 
         If gaps are allowed, the messages in flight become one. So every message that is not
         reported as lost is stored.
         """
+        if self.phase not in PHASES[event]:
+            return
         if self._gap_ok:
             self.ledger.lose(self.ledger.covered + 1, self.ledger.sent, error)
         self.failure = error
-        self.phase = Phase.FAILED
-        self.recovering = False
-        self.awaits_end = awaits_end
-        self._commit_due = None
+        self._happened(event)
 
     def _gap(self, first: int, last: int) -> errors.BatchGapError:
         return errors.BatchGapError(first, last + 1, batch_id=self.ledger.batch_id)

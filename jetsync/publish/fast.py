@@ -481,7 +481,7 @@ class FastPublisher:
         link, engine = self._link, self._link.engine
         if not self._ledger.sent or engine.phase is Phase.DONE:
             link.abandon()
-        elif engine.failure is not None and not link.raised:
+        elif engine.phase in {Phase.ENDING, Phase.FAILED}:
             link.raise_end(deadline)
         if link.closed:
             return False
@@ -507,7 +507,7 @@ class FastPublisher:
         try:
             self.close(timeout=deadline.remaining())
         except Exception as error:  # noqa: BLE001 - reported, also if a plugin raised it.
-            link.raised = False
+            link.engine.not_raised()
             count = link.added - ledger.acknowledged
             total = f"{link.added} messages of a fast publisher"
             return f"{count} of {total} are not confirmed: {error}"

@@ -127,8 +127,7 @@ class FastLink:
         self.quiet_pings: int = 0
         # How many messages there were when the loop thread last looked; None if it never did.
         self.added_before: int | None = None
-        # Whether the failure was raised.
-        self.raised: bool = False
+        # Whether it has unsubscribed; any thread sets it.
         self.closed: bool = False
         # The finalizer that ends the batch of a dropped publisher. It keeps this object. After a
         # failure, this object has a traceback that refers to the publisher. So the finalizer is
@@ -335,7 +334,7 @@ class FastLink:
                 engine.commit_unanswered("the commit was not answered", timeout=deadline.total)
             elif self.closed and engine.phase is Phase.COMMITTING:
                 engine.commit_unanswered("the publisher was closed before the commit was answered")
-        if engine.phase is Phase.FAILED:
+        if engine.phase is not Phase.DONE:
             self.raise_end(deadline)
 
     # Starting a batch.
@@ -409,15 +408,12 @@ class FastLink:
         Raise if the client begins to close, unless *while_closing* is true.
         """
         engine = self.engine
-        if self.closed and not engine.is_over:
-            raise errors.BatchClosedError("fast publisher")
         if self._box.ready:
             self.receive()
         while True:
             if self.closed and not engine.is_over:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
-                raise errors.BatchClosedError("fast publisher")
             if engine.phase is Phase.NEW:
                 return 0
             room = engine.sendable(wanted)
@@ -428,7 +424,7 @@ class FastLink:
             if not while_closing:
                 self._lane.check()
             if not self._advance(deadline):
-                if engine.recovering:
+                if engine.phase is Phase.PAUSED:
                     raise errors.NoStreamResponseError(
                         engine.subject, attempts=max(engine.pings, 1)
                     )
@@ -513,19 +509,13 @@ class FastLink:
     def raise_end(self, deadline: Deadline) -> None:
         """Raise the error that made the batch fail; on later calls, raise that it is closed."""
         engine = self.engine
-        failure = engine.failure
-        if failure is None or self.raised:
-            reason = "it was committed" if failure is None else str(failure)
+        if engine.phase is Phase.ENDING:
+            self._await_end(deadline.at_most(END_TIMEOUT))
+        failure = engine.take_failure()
+        if failure is None:
+            is_done = engine.phase is Phase.DONE
+            reason = "it was committed" if is_done else str(engine.failure or "")
             raise errors.BatchClosedError("fast publisher", reason=reason)
-        until = deadline.at_most(END_TIMEOUT)
-        if engine.awaits_end:
-            # The server ends the batch when it gets the message after the refused one.
-            self._send_end(self.ledger.sent + 1)
-        while engine.awaits_end and not self.closed and self._box.failure is None:
-            if not self._lane.wait(self._box, until):
-                break
-            self.receive()
-        self.raised = True
         self.abandon()
         why = self._lane.why_lost(self.epoch)
         if why is not None and failure.__cause__ is None:
@@ -533,10 +523,21 @@ class FastLink:
             raise failure from errors.ConnectionLostError(reason=why)
         raise failure
 
+    def _await_end(self, deadline: Deadline) -> None:
+        """Have the server end a batch that failed, and wait, so that the counts are right."""
+        engine, box = self.engine, self._box
+        # The server ends the batch when it gets the message after the refused one.
+        self._send_end(self.ledger.sent + 1)
+        while engine.phase is Phase.ENDING and not self.closed and box.failure is None:
+            if not self._lane.wait(box, deadline):
+                return
+            self.receive()
+
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""
-        if self.engine.phase not in {Phase.NEW, Phase.DONE} and self.ledger.sent:
+        if self.engine.phase is not Phase.DONE and self.ledger.sent:
             self._send_end(self.ledger.sent + 1)
+        self.engine.abandoned()
         self.unsubscribe()
 
     def _send_end(self, seq: int) -> None:

@@ -21,7 +21,9 @@ from jetsync._proto.fastingest import (
     OP_END,
     OP_PING,
     OP_START,
+    PHASES,
     SUFFIX,
+    Event,
     FastIngest,
     Ledger,
     Phase,
@@ -229,6 +231,111 @@ class TestStart:
         assert (talk.engine.phase, talk.ledger.sent) == (Phase.NEW, 0)
 
 
+def fail_open():
+    """Return an open batch that has failed, and that the server has not ended yet."""
+    talk = Talk(gap="fail", open_with=10)
+    talk.gap(1, 2)
+    return talk
+
+
+def after(talk, *calls):
+    """Return *talk* after calls of its engine."""
+    for name, *arguments in calls:
+        getattr(talk.engine, name)(*arguments)
+    return talk
+
+
+def in_phase(name):
+    """Return a batch without gaps in the phase of a row of the table."""
+    talk = Talk(gap="fail", open_with=None if name in {"new", "starting", "alone"} else 10)
+    if name == "starting":
+        talk.begin()
+    elif name == "paused":
+        talk.no_leader(1)
+    elif name in {"committing", "done"}:
+        talk.engine.commit(NOW)
+    elif name == "alone":
+        after(talk, ("open", "S"), ("commit", NOW, "s.x"))
+    elif name == "ending":
+        talk = fail_open()
+    elif name in {"failed", "closed"}:
+        talk.engine.fail(errors.BatchClosedError())
+    elif name == "given_up":
+        talk.engine.abandoned()
+    if name == "done":
+        talk.end(1)
+    elif name == "closed":
+        talk.engine.take_failure()
+    return talk
+
+
+def disabled():
+    """Return an answer that ends each batch of the stream."""
+    return refusal({"code": 400, "err_code": 10205, "description": "disabled"})
+
+
+EVENTS = {
+    "start": lambda talk: talk.engine.start(NOW, "s.x"),
+    "unsent": lambda talk: talk.engine.unclaim(min(talk.ledger.sent, 1)),
+    "ack": lambda talk: talk.ack(1, 10),
+    "ping": lambda talk: talk.ack(1, 10, op=OP_PING),
+    "no_leader": lambda talk: talk.no_leader(1),
+    "commit": lambda talk: talk.engine.commit(NOW),
+    "end": lambda talk: talk.end(talk.ledger.sent),
+    "gap": lambda talk: talk.gap(1, 2),
+    "disabled": lambda talk: talk.say(disabled()),
+    "lost": lambda talk: talk.engine.lost_connection(),
+    "interrupt": lambda talk: talk.engine.interrupted(),
+    "abandoned": lambda talk: talk.engine.abandoned(),
+    "raised": lambda talk: talk.engine.take_failure(),
+    "not_raised": lambda talk: talk.engine.not_raised(),
+}
+"""What may happen, and how."""
+
+PHASE_TABLE = """
+           start    unsent ack    ping no_leader commit     end    gap    disabled lost   interrupt abandoned raised not_raised
+new        starting .      .      .    .         committing .      .      .        .      failed    closed    .      .
+starting   .        new    open   open new       .          failed ending new      new    failed    closed    .      .
+open       .        .      .      .    paused    committing failed ending failed   failed failed    closed    .      .
+paused     .        .      .      open .         .          failed ending failed   failed failed    closed    .      .
+committing .        open   .      .    .         .          done   ending failed   failed failed    closed    .      .
+alone      .        new    .      .    .         .          done   ending failed   failed failed    closed    .      .
+done       .        .      .      .    .         .          .      .      .        .      .         .         .      .
+ending     .        .      .      .    .         .          failed .      failed   .      .         failed    closed .
+failed     .        .      .      .    .         .          .      .      .        .      .         .         closed .
+closed     .        .      .      .    .         .          .      .      .        .      .         .         .      failed
+given_up   .        .      .      .    .         .          .      .      .        .      .         .         .      .
+"""  # noqa: E501 - a table
+"""The phase after each event; a dot if it stays. `alone` commits a first message."""
+
+HEAD, *ROWS = (line.split() for line in PHASE_TABLE.strip().splitlines())
+PAIRS = [(row[0], event, cell) for row in ROWS for event, cell in zip(HEAD, row[1:], strict=True)]
+
+
+class TestPhases:
+    @pytest.mark.parametrize(("name", "event", "expected"), PAIRS)
+    def test_each_event_in_each_phase(self, name, event, expected):
+        """Each event has one effect on each phase."""
+        talk = in_phase(name)
+        before = talk.engine.phase
+        EVENTS[event](talk)
+        assert talk.engine.phase is (before if expected == "." else Phase(expected))
+
+    def test_the_table_has_each_transition(self, monkeypatch):
+        """The tests above make each transition of the engine's table, in each phase."""
+        made, happened = set(), FastIngest._happened
+
+        def note(engine, event):
+            made.add((event, engine.phase))
+            happened(engine, event)
+
+        monkeypatch.setattr(FastIngest, "_happened", note)
+        for name, event, _ in PAIRS:
+            EVENTS[event](in_phase(name))
+        assert {row[0] for row in ROWS} >= {phase.value for phase in Phase}
+        assert made >= {(event, phase) for event in Event for phase in PHASES[event]}
+
+
 class TestFlow:
     def test_acks_cover_and_steer(self):
         """An ack covers all earlier messages and changes the flow; a stale one does neither."""
@@ -405,13 +512,13 @@ class TestGapOk:
         talk.no_leader(4)
         talk.no_leader(5)
         assert talk.engine.next_timeout() == NOW + 0.1
-        assert (talk.engine.recovering, talk.engine.room) == (True, 0)
+        assert (talk.engine.phase, talk.engine.room) == (Phase.PAUSED, 0)
         assert talk.engine.poll(NOW + 1) == (OP_PING, 5)
         talk.ack(1, 10)
-        assert talk.engine.recovering
+        assert talk.engine.phase is Phase.PAUSED
         talk.gap(4, 6, op=OP_PING)
         talk.ack(3, 10, op=OP_PING)
-        assert not talk.engine.recovering
+        assert talk.engine.phase is Phase.OPEN
         assert talk.lost_numbers() == [(4, 5)]
         assert talk.engine.room == 20
 
@@ -480,7 +587,7 @@ class TestGapOk:
         talk = Talk(open_with=10)
         busy = {"code": 503, "err_code": 10023, "description": "insufficient resources"}
         talk.say(refusal(busy), 1, OP_PING)
-        assert talk.engine.recovering
+        assert talk.engine.phase is Phase.PAUSED
         assert talk.ledger.lost == 0
 
     @pytest.mark.parametrize("code", [10205, 10206, 10207])
@@ -516,11 +623,11 @@ class TestGapFail:
         failure = talk.engine.failure
         assert isinstance(failure, errors.BatchGapError)
         assert (failure.first_missing, failure.sequence, failure.batch_id) == (3, 5, "b1")
-        assert (talk.engine.awaits_end, talk.engine.room) == (True, 0)
+        assert (talk.engine.phase, talk.engine.room) == (Phase.ENDING, 0)
         talk.ack(1, 10)
         talk.end(2)
         talk.say(refusal(unknown_id()), 6)
-        assert not talk.engine.awaits_end
+        assert talk.engine.phase is Phase.FAILED
         assert (talk.ledger.acknowledged, talk.engine.failure) == (2, failure)
 
     def test_an_error_of_one_message_ends_a_batch_with_fail(self):
@@ -532,7 +639,7 @@ class TestGapFail:
         talk.error(5)
         talk.gap(5, 7)
         talk.say(refusal(unknown_id()), 6)
-        assert not talk.engine.awaits_end
+        assert talk.engine.phase is Phase.FAILED
 
     @pytest.mark.parametrize("error", [wrong_sequence(), too_large()])
     def test_an_error_in_the_place_of_an_ack_ends_the_batch(self, error):
@@ -541,10 +648,10 @@ class TestGapFail:
         talk.send(1)
         talk.say(refusal(error), 2)
         assert talk.engine.failure.err_code == error["err_code"]
-        assert talk.engine.awaits_end
+        assert talk.engine.phase is Phase.ENDING
         talk.gap(2, 4)
         talk.end(1)
-        assert not talk.engine.awaits_end
+        assert talk.engine.phase is Phase.FAILED
         assert (talk.ledger.acknowledged, talk.ledger.lost) == (1, 0)
 
     def test_no_answer_is_awaited_after_a_refusal_of_the_batch(self):
@@ -553,7 +660,7 @@ class TestGapFail:
         talk.send(1)
         talk.say(refusal({"code": 400, "err_code": 10205, "description": "disabled"}), 2)
         assert isinstance(talk.engine.failure, errors.FastPublishDisabledError)
-        assert not talk.engine.awaits_end
+        assert talk.engine.phase is Phase.FAILED
 
     def test_a_lost_connection_ends_the_batch_as_confirmed(self):
         """A lost connection ends the batch, and the error states how much is confirmed."""
@@ -928,14 +1035,14 @@ class World:
         """Publish all and commit; return the phase at the end."""
         while self.ledger.sent < self.count and self._turn():
             pass
-        if self.engine.phase is not Phase.FAILED:
+        if not self.engine.is_over:
             self._commit()
         self._check()
         return self.engine.phase
 
     def _turn(self):
         engine = self.engine
-        if engine.phase is Phase.FAILED:
+        if engine.is_over:
             return False
         if engine.phase is Phase.NEW:
             engine.open("S")
@@ -946,12 +1053,12 @@ class World:
             while engine.phase is Phase.STARTING:
                 self._pass_time(end)
                 if self.clock() >= end and engine.phase is Phase.STARTING:
-                    engine.give_up_start(errors.WaitTimeoutError("the answer", 60.0))
+                    engine.stop(errors.WaitTimeoutError("the answer", 60.0))
         elif most := engine.sendable(self.count - self.ledger.sent):
             self._send_some(most)
         else:
-            self._wait(lambda: engine.phase is not Phase.OPEN or engine.sendable(1 << 30))
-        return engine.phase is not Phase.FAILED
+            self._wait(lambda: engine.is_over or engine.sendable(1 << 30))
+        return not engine.is_over
 
     def _send_some(self, most):
         engine = self.engine
@@ -966,13 +1073,13 @@ class World:
 
     def _commit(self):
         engine = self.engine
-        if engine.recovering:
-            self._wait(lambda: not engine.recovering)
+        if engine.phase is Phase.PAUSED:
+            self._wait(lambda: engine.phase is not Phase.PAUSED)
         if engine.phase is Phase.NEW and not self.store:
             return
         if engine.phase is Phase.NEW:
             engine.open("S")
-        if engine.phase is Phase.FAILED:
+        if engine.is_over:
             return
         op = OP_COMMIT if self.store else OP_END
         self.final = self.ledger.sent + 1
@@ -987,7 +1094,7 @@ class World:
     def _wait(self, done):
         """Wait for room as a handle does; end if none can come."""
         engine, end = self.engine, self.clock() + self.ASK_WAIT_LIMIT
-        while not done() and engine.phase is not Phase.FAILED:
+        while not done() and not engine.is_over:
             self._pass_time(min(end, engine.next_timeout()))
             self._ask()
             if self.clock() >= end:
@@ -1150,7 +1257,7 @@ class TestRuns:
         run = world(how["seed"], faults, gap="fail", **_without(how, "seed"))
         phase = run.run()
         stored = set(run.server.stored)
-        assert phase in {Phase.DONE, Phase.FAILED, Phase.NEW}
+        assert phase in {Phase.DONE, Phase.ENDING, Phase.FAILED, Phase.NEW}
         if phase is Phase.DONE:
             assert stored == set(range(1, how["count"] + how["store"] + 1))
         assert stored >= set(range(1, run.ledger.acknowledged + 1))
@@ -1167,7 +1274,7 @@ class TestRuns:
         names = [field.name for field in attrs.fields(Faults)]
         faults = Faults(**{kind: rates.choice([0.0, fault]) for kind in names})
         run = world(how["seed"], faults, gap=gap, **_without(how, "seed"))
-        assert run.run() in {Phase.DONE, Phase.FAILED, Phase.NEW}
+        assert run.run() in {Phase.DONE, Phase.ENDING, Phase.FAILED, Phase.NEW}
 
 
 def _without(how, *names):
