@@ -421,27 +421,33 @@ class FastIngest:
         )
         self.fail(error, Event.INTERRUPTED)
 
-    def commit_unanswered(
-        self, reason: str, cause: Exception | None = None, timeout: float | None = None
+    def unanswered(
+        self, *, timeout: float | None = None, error: errors.JetSyncError | None = None
     ) -> None:
-        """End the publisher, because no call waits for the answer to the commit any more."""
-        unknown = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
-        # No stream took the commits that the server has answered.
-        refused = errors.NoStreamResponseError(self.subject)
-        error = _error(Cause.SILENT, unknown, refused, sent=self._commits_out > 0)
-        error.__cause__ = cause
-        self.fail(error)
-
-    def start_unanswered(self, timeout: float | None = None) -> None:
         """
-        Forget the first message, because no call waits for the answer to it any more.
+        Refuse the start or fail the commit, because no call waits for its answer any more.
 
-        None means that the publisher was closed before *timeout* seconds had passed.
+        The call has waited for *timeout* seconds, or *error* ended its wait. If both are None, the
+        publisher was closed.
         """
-        is_closed = timeout is None
-        reason = "the publisher was closed before it was answered" if is_closed else None
+        if self.phase is Phase.STARTING:
+            what, is_sent = "the first message", True
+        elif self.phase is Phase.COMMITTING:
+            # No stream took the commits that the server has answered.
+            what, is_sent = "the commit", self._commits_out > 0
+        else:
+            return
+        reason = f"{what} was not answered"
+        if error is not None:
+            reason += f", and then: {error}"
+        elif timeout is None:
+            reason = f"the publisher was closed before {what} was answered"
         unknown = errors.PublishOutcomeUnknownError(self.subject, timeout=timeout, reason=reason)
-        self.stop(_error(Cause.CLOSED if is_closed else Cause.SILENT, unknown))
+        failure = _error(
+            Cause.SILENT, unknown, errors.NoStreamResponseError(self.subject), sent=is_sent
+        )
+        failure.__cause__ = error
+        self.stop(failure)
 
     def denied(self, denial: errors.PermissionDeniedError) -> None:
         """Stop because the server has refused a message, or may have refused it."""

@@ -2,8 +2,7 @@
 The connection of a fast publisher to its stream: sending, waiting for answers, and keeping alive.
 
 The publisher has its turn while it calls, except for messages that it stages. No code
-of the user runs here. The loop thread only sends bytes that a call has prepared: staged messages,
-and the ping of a quiet batch.
+of the user runs here. The loop thread only sends staged messages, and the ping of a quiet batch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.turn import Turn, refuse_request
 from jetsync._io.mailbox import Listener, Mailbox
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
     from jetsync.publish.fast import FastOptions
 
@@ -87,8 +86,9 @@ class FastLink:
     message waits, the loop thread looks every :data:`STAGING_PAUSE` seconds for messages to send.
     """
 
-    # Threads: those that have the turn of the publisher. Any thread calls `wake`, `stop` and, if it
-    # collects the publisher, `drop`. The loop thread calls `_tick`, `_drop` and `_keep_alive`.
+    # Threads: those that have the turn of the publisher, as does the loop thread in `_tick` and
+    # `keep_alive`. Any thread calls `wake`, `stop` and, if it collects the publisher, `drop`. After
+    # that, the loop thread makes the last call.
     # Locks: the publisher turn, `turn`, protects the link and its engine, also during waits.
 
     def __init__(self, context: Context, options: FastOptions) -> None:
@@ -121,12 +121,10 @@ class FastLink:
         self._batches = connection.refusals.batches
         # The turn of the publisher.
         self.turn: Final = Turn("another call on the publisher")
-        # The ping that the loop thread sends to keep the batch alive; empty while none is open.
-        self.ping_block: bytes = b""
-        # How often the loop thread has sent it. No other thread changes this number.
+        # How often the loop thread has pinged a quiet batch. No other thread changes this number.
         self.quiet_pings: int = 0
-        # How many messages there were when the loop thread last looked; None if it never did.
-        self.added_before: int | None = None
+        # How many messages there were when the loop thread last looked.
+        self.added_before: int = 0
         # Whether it has unsubscribed; any thread sets it.
         self.closed: bool = False
         # The finalizer that ends the batch of a dropped publisher. It keeps this object. After a
@@ -148,15 +146,12 @@ class FastLink:
         Any error that is not a JetSyncError counts as an interrupt. The next call notices that, and
         ends the batch.
         """
-        self._close_stage()
-        if self.is_unfinished:
+        self.ledger.staged(self.stage.close())
+        if self.turn.unfinished:
+            # The interrupted call may have written what it has taken.
+            self.stage.written()
             self.engine.interrupted()
         return self.turn.step(work, *arguments)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a call changes the engine, was interrupted, or has left an answer unread."""
-        return self.turn.unfinished or self.engine.phase in _UNANSWERED
 
     def abandon_open(self) -> None:
         """End the batch without a commit if it is open."""
@@ -233,7 +228,9 @@ class FastLink:
             if self._write(block, 1, deadline):
                 break
         self._listener.line = b""
-        self._await_commit(item, deadline)
+        self._await_answer(deadline, item)
+        if engine.phase is not Phase.DONE:
+            self.raise_end(deadline)
         self.unsubscribe()
 
     def _frame(self, op: int, seq: int, item: Any = None) -> bytes:
@@ -279,16 +276,6 @@ class FastLink:
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
             stage.stop()
 
-    def _close_stage(self) -> None:
-        """Have other threads wait for the turn, and count the messages that they have staged."""
-        self.ledger.staged(self.stage.close())
-        self._forget_interrupted()
-
-    def _forget_interrupted(self) -> None:
-        """Forget what an interrupted call has taken, because it may have written that."""
-        if self.turn.unfinished:
-            self.stage.written()
-
     def _tick(self) -> None:
         """Send the messages that no call has sent; loop thread."""
         if not self.turn.attempt(self._send_staged):
@@ -310,7 +297,9 @@ class FastLink:
     def _send(self) -> bool:
         """Send what was staged if that is possible at once; return False if it never will be."""
         stage = self.stage
-        self._forget_interrupted()
+        if self.turn.unfinished:
+            # As in `call`.
+            stage.written()
         try:
             if self._lane.outbox.write_nowait(stage.take(), self.epoch):
                 stage.written()
@@ -319,23 +308,6 @@ class FastLink:
             stage.stop()
             return False
         return True
-
-    def _await_commit(self, item: Any, deadline: Deadline) -> None:
-        """Wait for the ack of the commit, and send it again if that is safe."""
-        engine = self.engine
-        while engine.phase is Phase.COMMITTING:
-            try:
-                in_time = self._advance(deadline, item)
-            except errors.JetSyncError as error:
-                # The error says that nothing was sent, but the commit was.
-                engine.commit_unanswered(f"the commit was not answered, and then: {error}", error)
-                break
-            if not in_time and engine.phase is Phase.COMMITTING:
-                engine.commit_unanswered("the commit was not answered", timeout=deadline.total)
-            elif self.closed and engine.phase is Phase.COMMITTING:
-                engine.commit_unanswered("the publisher was closed before the commit was answered")
-        if engine.phase is not Phase.DONE:
-            self.raise_end(deadline)
 
     # Starting a batch.
 
@@ -354,9 +326,6 @@ class FastLink:
         assert stream.known is not None
         self.engine.open(stream.known.name)
         self.stage.begin(self.engine.prefix)
-        if self.added_before is None:
-            self.added_before = 0
-            self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
 
     def _start(self, item: Any, deadline: Deadline) -> None:
         """Start a batch with its first message, and wait for the server's answer."""
@@ -373,12 +342,17 @@ class FastLink:
             if not self._write(block, 1, deadline):
                 continue
             self._listener.line = b""
-            self._await_start(deadline)
+            self._await_answer(deadline)
             attempts += 1
             if engine.phase is not Phase.NEW:
+                self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
                 return
             # The traceback of a raised error refers to this frame and so to the link.
             refusal = engine.take_refusal() or errors.BatchClosedError()
+            if isinstance(refusal, errors.PublishOutcomeUnknownError):
+                # The server may have started the batch, which counts against its limit of open
+                # batches. This ends it.
+                self._send_end(2)
             try:
                 if not isinstance(refusal, errors.NoStreamResponseError):
                     raise refusal
@@ -388,18 +362,22 @@ class FastLink:
                 raise errors.NoStreamResponseError(subject, attempts=attempts)
             self._connection.closing.wait(LEADER_POLL)
 
-    def _await_start(self, deadline: Deadline) -> None:
-        """Wait for the answer to the first message; if no batch starts, the engine knows why."""
-        engine = self.engine
-        while engine.phase is Phase.STARTING:
-            in_time = self._advance(deadline)
-            if (self.closed or not in_time) and engine.phase is Phase.STARTING:
-                engine.start_unanswered(None if in_time else deadline.total)
-                # The server may have started the batch, which counts against its limit of open
-                # batches. This ends it.
-                self._send_end(2)
-
     # Waiting.
+
+    def _await_answer(self, deadline: Deadline, item: Any = None) -> None:
+        """Wait for the answer to the first message, or to the commit with its message *item*."""
+        engine = self.engine
+        while engine.phase in _UNANSWERED:
+            try:
+                in_time = self._advance(deadline, item)
+            except errors.JetSyncError as error:
+                # The error may say that nothing was sent, but the message was.
+                engine.unanswered(error=error)
+                return
+            if not in_time:
+                engine.unanswered(timeout=deadline.total)
+            elif self.closed:
+                engine.unanswered()
 
     def _make_room(self, wanted: int, deadline: Deadline, *, while_closing: bool = False) -> int:
         """
@@ -442,9 +420,7 @@ class FastLink:
             # The server answers only what it gets.
             self._write(b"", 0, deadline)
             return True
-        due = self.engine.next_timeout()
-        until = deadline if due is None or due >= deadline.at else Deadline(due, deadline.total)
-        if self._lane.wait(self._box, until):
+        if self._lane.wait(self._box, deadline, self.engine.next_timeout()):
             self.receive()
         elif deadline.expired():
             self._connection.probe()
@@ -473,14 +449,6 @@ class FastLink:
             self._lose_connection()
         if failure is not None:
             engine.closed(failure)
-        if engine.phase is Phase.OPEN:
-            # The server reports every missing message up to the sequence of a ping as lost. So this
-            # one names a sequence that the server has. No caller needs the answer, so there is no
-            # subscription to its subject.
-            ping = self._frame(OP_PING, max(self.ledger.covered, 1))
-            self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
-        else:
-            self.ping_block = b""
 
     def _ask(self, deadline: Deadline, item: Any = None) -> None:
         """Send the ping that is due, or the commit once more."""
@@ -500,6 +468,19 @@ class FastLink:
             self._lane.write(block, deadline, self.epoch, while_closing=True)
         except errors.ConnectionLostError:
             self._lose_connection()
+
+    def keep_alive(self) -> None:
+        """Ping the batch if nothing was added since the last call; never waits."""
+        added = self.added
+        # An interrupted call leaves a batch that the server may drop.
+        if added == self.added_before and not self.turn.unfinished and not self.engine.is_over:
+            # The server reports every missing message up to the sequence of a ping as lost. So this
+            # one names a sequence that the server has. No caller needs the answer, so there is no
+            # subscription to its subject.
+            ping = self._frame(OP_PING, max(self.ledger.covered, 1))
+            self.quiet_pings += 1
+            self._lane.post_nowait(ping.replace(self._inbox, b"%b-" % self._inbox, 1), self.epoch)
+        self.added_before = added
 
     def _lose_connection(self) -> None:
         self.engine.lost_connection(self._lane.why_lost(self.epoch))
@@ -551,19 +532,15 @@ class FastLink:
         if self.closed or self._box.failure is not None:
             return False
         # Later: the garbage collector may run where the lane waits for a lock of this thread.
-        self._lane.later(0.0, self._drop)
-        return self.engine.phase is Phase.OPEN
-
-    def _drop(self) -> None:
-        self._close_stage()
-        self.abandon()
+        self._lane.later(0.0, self.call, self.abandon_open)
+        return self.engine.phase in {Phase.OPEN, Phase.PAUSED}
 
     def stop(self) -> None:
         """
         End the call that has the turn, and with it the batch; never waits.
         """
         self.unsubscribe()
-        self._lane.interrupt(self._box)
+        self.wake()
 
     def wake(self) -> None:
         """Wake a call that waits, so that it checks whether the client closes; never waits."""
@@ -593,12 +570,7 @@ def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
     Ping the batch of a publisher that is in use and idle; loop thread.
     """
     link = reference()
-    if link is None or link.closed:
-        return
-    added = link.added
-    # An interrupted call leaves a batch that the server may drop.
-    if added == link.added_before and link.ping_block and not link.is_unfinished:
-        link.quiet_pings += 1
-        lane.post_nowait(link.ping_block, link.epoch)
-    link.added_before = added
-    lane.later(PING_AFTER, _keep_alive, lane, reference)
+    if link is not None and not link.closed:
+        # While a call has the turn, the batch is not idle.
+        link.turn.attempt(link.keep_alive)
+        lane.later(PING_AFTER, _keep_alive, lane, reference)

@@ -193,7 +193,7 @@ class TestStart:
         """The outcome of the first message is unknown if no call waits for its answer any more."""
         talk = Talk()
         talk.begin()
-        talk.engine.start_unanswered(timeout)
+        talk.engine.unanswered(timeout=timeout)
         error = talk.engine.take_refusal()
         assert isinstance(error, errors.PublishOutcomeUnknownError)
         assert error.timeout == timeout
@@ -786,7 +786,7 @@ class TestCommit:
         if "again" in answers:
             talk.engine.poll(NOW + 0.1)
         cause = errors.DisconnectedError()
-        talk.engine.commit_unanswered("the commit was not answered", cause)
+        talk.engine.unanswered(error=cause)
         certain = answers == "no_leader"
         expected = errors.NoStreamResponseError if certain else errors.PublishOutcomeUnknownError
         assert (talk.engine.phase, type(talk.engine.failure)) == (Phase.FAILED, expected)

@@ -617,15 +617,15 @@ def commit(engine, *, answered):
     if answered:
         frame = (engine.prefix + b"%d.3.$FI" % seq, b"", NO_RESPONDERS, b"")
         engine.receive(frame, 0.0)
-    engine.commit_unanswered("it was not answered", timeout=1.0)
+    engine.unanswered(timeout=1.0)
 
 
 # How the engine of a fast publisher ends, by the cause and whether it was sent.
 FAST = [
     (Cause.LOST, True, lambda engine: engine.lost_connection()),
     (Cause.CLOSED, True, lambda engine: engine.closed(errors.ConnectionClosedError())),
-    (Cause.CLOSED, True, lambda engine: engine.start_unanswered()),
-    (Cause.SILENT, True, lambda engine: engine.start_unanswered(1.0)),
+    (Cause.CLOSED, True, lambda engine: engine.unanswered()),
+    (Cause.SILENT, True, lambda engine: engine.unanswered(timeout=1.0)),
     (Cause.UNREADABLE, True, lambda engine: engine.closed(errors.ProtocolError("x"))),
     (Cause.DENIED, True, lambda engine: engine.denied(RAISED[Cause.DENIED, True])),
     (Cause.DENIED, False, lambda engine: engine.denied(RAISED[Cause.DENIED, False])),

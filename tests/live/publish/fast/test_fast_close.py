@@ -146,6 +146,28 @@ def test_an_exception_in_the_block_ends_the_call_of_another_thread(
     stream.delete()
 
 
+def test_a_call_that_misses_the_end_of_the_block(js, stream, monkeypatch):
+    """
+    If a call of another thread ends just before it would notice that the block has ended, the next
+    call ends the batch on the server.
+    """
+    publisher = fast(js)
+    publisher.add(f"{stream.name}.a", b"0")
+    lane, posted = publisher._link._lane, []
+    post = lane.post_nowait
+
+    def posts(block, *arguments):
+        posted.append(block)
+        post(block, *arguments)
+
+    publisher._link.stop()
+    monkeypatch.setattr(lane, "post_nowait", posts)
+    for _ in range(2):
+        with pytest.raises(jetsync.BatchClosedError):
+            publisher.add(f"{stream.name}.a", b"1")
+    assert sum(SUFFIX[OP_END] in block for block in posted) == 1
+
+
 class TestExit:
     def test_a_script_without_close_has_its_fast_messages_stored(self, nats_server, js, stream):
         """

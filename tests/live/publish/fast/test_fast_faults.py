@@ -184,14 +184,17 @@ class TestInterruptedStart:
 
     def test_an_error_of_a_signal_handler_before_the_first_answer(self, js, stream, monkeypatch):
         """
-        An error of jetsync that a signal handler raises there ends the batch as Ctrl-C does.
+        If a signal handler raises an error of jetsync there, the outcome of the first message is
+        unknown, and the next one starts another batch.
         """
         publisher = fast(js)
-        interrupt(monkeypatch, publisher, error=jetsync.DisconnectedError())
-        with pytest.raises(jetsync.DisconnectedError):
+        error = jetsync.DisconnectedError()
+        interrupt(monkeypatch, publisher, error=error)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="first message") as caught:
             publisher.add(f"{stream.name}.a", b"0")
-        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="interrupted"):
-            publisher.add(f"{stream.name}.a", b"1")
+        assert caught.value.__cause__ is error
+        assert publisher.add(f"{stream.name}.a", b"1") == 1
+        assert publisher.commit().size == 1
 
     def test_ctrl_c_before_the_first_write_ends_the_batch(self, js, stream, monkeypatch):
         """

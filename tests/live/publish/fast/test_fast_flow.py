@@ -395,9 +395,11 @@ class TestQuiet:
             assert publisher.statistics().pings in range(1, 10)
         assert stored_in(stream) == [0, 0, 1, 1]
 
-    def test_forgotten_publisher(self, client, js, stream, monkeypatch):
+    @pytest.mark.parametrize("paused", [False, True])
+    def test_forgotten_publisher(self, client, js, stream, monkeypatch, paused):
         """
-        A publisher without references is not kept alive, and unsubscribes.
+        A publisher without references is not kept alive, and unsubscribes, even if it waits for a
+        leader.
         """
         monkeypatch.setattr(_fast_link, "PING_AFTER", 0.05)
         before = subscriptions(client)
@@ -405,6 +407,10 @@ class TestQuiet:
         held[0].add(f"{stream.name}.a", b"0")
         eventually(lambda: held[0].statistics().pings >= 3)
         gone = weakref.ref(held[0]._link)
+        if paused:
+            reply = held[0]._link.engine.prefix + b"1.1.$FI"
+            no_leader = (reply, b"", b"NATS/1.0 503\r\n\r\n", b"")
+            held[0]._link.engine.receive(no_leader, time.monotonic())
         with pytest.warns(ResourceWarning, match="fast publisher") as caught:
             # No cycle keeps it.
             held.clear()
