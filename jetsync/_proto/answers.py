@@ -7,7 +7,9 @@ starts after the first one. The time that the caller takes between two answers i
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from jetsync._base.deadline import Deadline
 
 Reason: TypeAlias = Literal["count", "timeout", "stall", "sentinel", "disconnected", "closed"]
 
@@ -25,7 +27,7 @@ class Gathering:
         limit: How many answers to take at most; None for no limit.
     """
 
-    def __init__(self, end: float, stall: float | None = None, limit: int | None = None) -> None:
+    def __init__(self, end: Deadline, stall: float | None = None, limit: int | None = None) -> None:
         self._end = end
         self._stall = stall
         self._limit = limit
@@ -40,19 +42,21 @@ class Gathering:
         #: Why the request has ended; None while there may be answers to take.
         self.reason: Reason | None = None
 
-    def wait(self, now: float) -> float:
+    def wait(self, now: float) -> Deadline:
         """Return when a wait for the next answer that begins now has to end."""
-        if self._stall is not None and self.count and now + self._stall < self._end:
+        if self._stall is not None and self.count and now + self._stall < self._end.at:
             self._silence = "stall"
-            return now + self._stall
+            return Deadline(now + self._stall, self._stall)
         self._silence = "timeout"
         return self._end
 
-    def answered(self) -> None:
-        """Count an answer that was taken."""
+    def answered(self, answer: object, held: dict[int, Any], me: int) -> None:
+        """Count an answer that was taken, and hold it for a thread."""
         self.settled = True
-        self.count += 1
-        if self.count == self._limit:
+        count = self.count + 1
+        # No call between the two, so that no signal handler runs.
+        held[me], self.count = answer, count
+        if count == self._limit:
             self.reason = "count"
 
     def found_sentinel(self) -> None:
@@ -83,6 +87,7 @@ class Gathering:
 
     def close(self) -> None:
         """End, because the caller wants no more answers."""
+        self._stop("closed")
         self.reason = self.reason or "closed"
 
     def _stop(self, reason: Reason) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jetsync import errors
-from jetsync._base.deadline import FOREVER, Deadline
+from jetsync._base.deadline import FOREVER
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.pickling import refuse_copy
@@ -20,12 +19,7 @@ from jetsync._proto import frames
 from jetsync._proto.answers import Gathering
 from jetsync._proto.puback import is_no_responders
 from jetsync.consume.reading import Reading
-from jetsync.consume.subscription import (
-    MAX_PENDING,
-    MAX_PENDING_BYTES,
-    BoundedMailbox,
-    DropReports,
-)
+from jetsync.consume.subscription import BoundedMailbox, DropReports
 from jetsync.values.message import Message
 
 if TYPE_CHECKING:
@@ -34,14 +28,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Deadline
     from jetsync._io.connection import Connection
     from jetsync._io.refusals import Refusals
     from jetsync._proto.answers import Reason
     from jetsync.values.frame import Frame
 
 __all__ = ["Answers"]
-
-INTERRUPTED: Final = "a call was interrupted, so an answer may be lost"
 
 
 class Answers:
@@ -55,13 +48,14 @@ class Answers:
     The answers that your code has not taken are in a buffer of 65,536 messages and 64 MiB. If it is
     full, newer answers are dropped. The iteration then raises SlowConsumerError once, with the
     number of dropped answers. To get the buffered ones, start another loop over the same object.
-    Any other error ends the iteration. After Ctrl-C, another loop continues, unless the interrupted
-    call may have lost an answer. Then the iteration raises HandleClosedError.
+    Any other error ends the iteration. After Ctrl-C, another loop continues. If that struck in
+    *until*, it is called with the same answer again.
     """
 
     # Threads: any, and signal handlers.
     # Locks: the thread that takes an answer has the turn of `_reading`, which protects the
-    # engine. Only `close` changes it outside the turn, in one step.
+    # engine. Only `close` changes it outside the turn, in one step. What a thread holds is a frame,
+    # and a message once that was found to be an answer. So after Ctrl-C, the next call continues.
 
     __reduce__ = refuse_copy
 
@@ -80,26 +74,18 @@ class Answers:
         """Send the request, within *deadline*; raises as ``Outbox.write``."""
         self.subject = subject
         self._connection = connection
-        self._lane = lane = connection.lane
         self._until = until
-        self._total = deadline.total
         self._target = target = subject.encode()
         inbox = connection.new_inbox().encode()
         request = frames.message(target, inbox, header, payload)
         # Before the write: the request must not be sent if its answers cannot be read.
         refuse_request()
         self._reading = Reading("request", connection)
-        self._engine = engine = Gathering(deadline.at, stall, max_messages)
-        self._reports = DropReports(connection, subject)
-        self._box = box = BoundedMailbox(
-            inbox,
-            MAX_PENDING,
-            MAX_PENDING_BYTES,
-            weakref.WeakMethod(self._reports.began),
-            collect_denials=True,
-        )
+        self._engine = engine = Gathering(deadline, stall, max_messages)
+        reports = DropReports(connection, subject, is_request=True)
+        self._box = box = BoundedMailbox(inbox, reports)
         box.find_messages = functools.partial(_unanswered, target, box.frames, engine)
-        self._listener = listener = Listener(lane, box)
+        self._listener = listener = Listener(connection.lane, box)
         self._dropped = when_dropped(
             self, "request", _forget, connection.refusals, target, engine, listener
         )
@@ -107,10 +93,11 @@ class Answers:
         most = b"" if max_messages is None else frames.unsub(listener.sid, max_messages)
         try:
             self._epoch = listener.write(most + request, deadline)
-            disown(lane.later, self)
-        except BaseException:
+        except errors.JetSyncError:
+            # After Ctrl-C, it is dropped.
             self.close()
             raise
+        disown(connection.lane.later, self)
 
     def __repr__(self) -> str:
         return f"<Answers to {self.subject!r} count={self.count} {self.reason or 'open'}>"
@@ -125,23 +112,9 @@ class Answers:
         return self
 
     def __next__(self) -> Message:
-        for message in map(self._reading.take, (self._take_or_end,), (FOREVER,)):
+        for message in map(self._reading.take, (self._take,), (FOREVER,)):
             return message
         raise StopIteration
-
-    def _take_or_end(self, _deadline: Deadline, me: int) -> Message | None:
-        """Do the work of :meth:`_take`. Its errors end the iteration, unless they say otherwise."""
-        held: Message | None = self._reading.held.get(me)
-        if held is not None and self._engine.reason != "closed":
-            return held
-        try:
-            return self._take(me)
-        except Exception as error:
-            passes = isinstance(error, (errors.CallInSignalHandlerError, errors.SlowConsumerError))
-            # An error of `until` may be of the same kind.
-            if self._reading.turn.unfinished or not passes:
-                self._end()
-            raise
 
     @property
     def count(self) -> int:
@@ -171,7 +144,7 @@ class Answers:
         if not self._reading.over.is_set():
             self._engine.close()
             self._end()
-            self._lane.interrupt(self._box)
+            self._connection.lane.interrupt(self._box)
 
     def _end(self) -> None:
         """Unsubscribe; no more answers are handed out."""
@@ -184,60 +157,69 @@ class Answers:
         """Unsubscribe; the answers that have arrived can still be taken."""
         _forget(self._connection.refusals, self._target, self._engine, self._listener)
 
-    def _take(self, me: int) -> Message | None:
+    def _take(self, _deadline: Deadline, me: int) -> Message | None:
         """Hold and return the next answer; None at the end. In the turn."""
-        box, engine, over = self._box, self._engine, self._reading.over
-        turn = self._reading.turn
-        now = time.monotonic()
-        limit = engine.wait(now)
-        if limit <= now:
-            # Otherwise, a caller who is slower than the responders would never come to an end.
-            engine.silent()
-            self._stop_listening()
-        while not over.is_set():
-            if turn.unfinished:
-                raise errors.HandleClosedError("request", reason=INTERRUPTED)
-            if box.slow and (dropped := box.take_dropped()):
-                self._reports.emit(dropped)
-                raise errors.SlowConsumerError(self.subject, dropped, is_request=True)
-            # Not `Turn.step`: an answer is also lost if `until` raises an error of jetsync.
-            turn.unfinished = True
-            taken: dict[int, Frame] = {}
-            try:  # noqa: SIM105 - `contextlib.suppress` takes a tenth of the time
-                box.take(taken, me)
-            except IndexError:  # Empty, or closed at this moment.
-                pass
-            message = self._judge(taken[me]) if taken else None
-            # Before the end, which an interrupt may hit.
-            self._reading.held[me] = message
-            if engine.reason is not None:
+        held, engine = self._reading.held, self._engine
+        try:
+            while engine.reason != "closed":
+                item = held.get(me)
+                if isinstance(item, Message):
+                    return item
+                if item is not None:
+                    self._judge(item, me)
+                elif self._reading.over.is_set():
+                    break
+                elif engine.reason is not None:
+                    self._end()
+                else:
+                    self._receive(me)
+        except Exception as error:
+            passes = isinstance(error, (errors.CallInSignalHandlerError, errors.SlowConsumerError))
+            if isinstance(held.get(me), tuple):
+                # Raised while the frame was judged: one of `until` may be of the same kind.
+                del held[me]
+                passes = False
+            if not passes:
                 self._end()
-            turn.unfinished = False
-            if message is not None or engine.reason is not None:
-                return message
-            if engine.ending is not None:
-                engine.emptied()
-                self._end()
-            elif not self._look() and not self._lane.wait(box, Deadline(limit, self._total)):
-                engine.silent()
-                self._stop_listening()
+            raise
         return None
 
-    def _judge(self, frame: Frame) -> Message | None:
-        """Return the message of a frame, or None if it is the sentinel."""
-        if frame[2] is not None and not self._engine.count and is_no_responders(frame):
-            self._engine.settle()
+    def _receive(self, me: int) -> None:
+        """Hold the next frame, or note that none has arrived."""
+        engine, now = self._engine, time.monotonic()
+        limit = engine.wait(now)
+        if limit.at <= now:
+            # Otherwise, a caller who is slower than the responders would never come to an end.
+            self._note_silence()
+        if not self._box.receive(self._reading.held, me, limit, self._look):
+            if engine.ending is None:
+                self._note_silence()
+            else:
+                engine.emptied()
+
+    def _note_silence(self) -> None:
+        """Expect no more answers; those that have arrived can still be taken."""
+        self._engine.silent()
+        self._stop_listening()
+
+    def _judge(self, frame: Frame, me: int) -> None:
+        """Decide whether the frame that a thread holds is an answer, and hold that if it is."""
+        held, engine = self._reading.held, self._engine
+        if frame[2] is not None and not engine.count and is_no_responders(frame):
+            engine.settle()
             raise errors.NoRespondersError(self.subject)
         message = Message(*frame, self._connection)
-        if self._until is not None and outside(self._until, message):
-            self._engine.found_sentinel()
-            return None
-        self._engine.answered()
-        return message
+        if self._until is None or not outside(self._until, message):
+            engine.answered(message, held, me)
+        else:
+            engine.found_sentinel()
+            del held[me]
 
     def _look(self) -> bool:
         """Return whether no more answers arrive; raise if the server has refused the request."""
         box, engine, failure = self._box, self._engine, self._box.failure
+        if engine.ending is not None:
+            return True
         if isinstance(failure, errors.ConnectionClosedError):
             if failure.__cause__ is None:
                 engine.client_closed()
@@ -247,9 +229,10 @@ class Answers:
             raise errors.PermissionDeniedError(failure.subject, failure.operation, sent=True)
         elif failure is not None:
             raise_failure(failure)
-        elif box.take_lost() >= self._epoch:
+        elif box.lost_epoch >= self._epoch:
             engine.lost()
             self._stop_listening()
+        box.take_lost()
         for _, refusal in box.take_denials():
             engine.settle()
             raise_failure(refusal)

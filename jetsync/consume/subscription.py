@@ -4,7 +4,6 @@ Core NATS subscriptions: messages as an iterator.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,19 +56,16 @@ class BoundedMailbox(Mailbox):
     def __init__(
         self,
         interest: bytes,
-        max_count: int,
-        max_bytes: int,
-        report: Callable[[], Callable[[int], None] | None],
-        *,
-        collect_denials: bool = False,
+        reports: DropReports,
+        max_count: int = MAX_PENDING,
+        max_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
-        """*report* is a weak reference, because the connection holds the mailbox."""
-        super().__init__(interest, collect_denials=collect_denials)
+        super().__init__(interest, collect_denials=reports.is_request)
         self.push: Callable[[Frame], None] = self._push
         self.dropped: int = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        self._report = report
+        self._reports = reports
         self._reported = 0
         # Whether messages were dropped and no call has raised an error for them yet.
         self.slow: bool = False
@@ -98,22 +94,36 @@ class BoundedMailbox(Mailbox):
         """Report dropped messages, unless an earlier report is unread, and wake the thread."""
         if self.dropped > self._reported and not self.slow:
             self.slow = True
-            report = self._report()
-            if report is not None:
-                report(self.dropped - self._reported)
+            self._reports.began(self.dropped - self._reported)
         super().wake()
 
-    def take(self, held: dict[int, Any], me: int) -> None:
+    def receive(
+        self, held: dict[int, Any], me: int, deadline: Deadline, look: Callable[[], bool]
+    ) -> bool:
         """
-        Move the oldest message to ``held[me]``; raises IndexError if there is none.
+        Move the oldest message to ``held[me]``, unless there is one, and return whether there is.
+
+        Waits for it until *deadline*, or until *look* returns true because no more arrive.
+
+        Raises:
+            SlowConsumerError: Messages were dropped since the last call.
         """
-        frame = self.frames[0]
-        size = len(frame[0]) + len(frame[3]) + len(frame[2] or b"")
-        for frame in self._oldest:
-            # No signal handler runs before the jump, because nothing is called.
-            held[me] = frame
-            self._taken += size
-            break
+        while me not in held:
+            if self.slow and (dropped := self.take_dropped()):
+                raise self._reports.error(dropped)
+            try:
+                frame = self.frames[0]
+                size = len(frame[0]) + len(frame[3]) + len(frame[2] or b"")
+                for frame in self._oldest:
+                    # No signal handler runs before the return, because nothing is called.
+                    held[me] = frame
+                    self._taken += size
+                    return True
+            except IndexError:  # Empty, or closed at this moment.
+                pass
+            if look() or not self._reports.lane.wait(self, deadline):
+                return False
+        return True
 
     def take_dropped(self) -> int:
         """Return how many messages were dropped since the last call."""
@@ -125,7 +135,7 @@ class BoundedMailbox(Mailbox):
 
 class DropReports:
     """
-    Reports the messages that a :class:`BoundedMailbox` dropped, as events and in the log.
+    Reports the messages that a :class:`BoundedMailbox` dropped, as events, errors and in the log.
 
     Threads: any.
     Locks: none.
@@ -133,20 +143,27 @@ class DropReports:
     Args:
         connection: The connection.
         subject: The subject in the reports.
+        is_request: Whether the messages are answers to a request.
     """
 
-    def __init__(self, connection: Connection, subject: str) -> None:
+    def __init__(self, connection: Connection, subject: str, *, is_request: bool = False) -> None:
+        self.lane: Lane = connection.lane
+        self.is_request = is_request
         self._connection = connection
         self._subject = subject
 
     def began(self, dropped: int) -> None:
         """Report that messages are being dropped; called by the reading thread."""
-        self.emit(dropped)
+        self._emit(dropped)
         # Log handlers are code of the application and must not run under the read lock.
-        self._connection.lane.later(0.0, _log_drop, self._subject, dropped)
+        self.lane.later(0.0, _log_drop, self._subject, dropped)
 
-    def emit(self, dropped: int) -> None:
-        """Pass the number of dropped messages to the plugins."""
+    def error(self, dropped: int) -> errors.SlowConsumerError:
+        """Report dropped messages to the plugins, and return the error for the caller."""
+        self._emit(dropped)
+        return errors.SlowConsumerError(self._subject, dropped, is_request=self.is_request)
+
+    def _emit(self, dropped: int) -> None:
         self._connection.emit(events.SlowConsumerEvent(subject=self._subject, dropped=dropped))
 
 
@@ -189,25 +206,20 @@ class Subscription:
         self.subject = subject
         self.queue = queue
         self._closed = False
-        # Only one thread at a time may wait for a mailbox.
         self._reading = Reading("subscription", connection)
-        self._reports = DropReports(connection, subject)
-        self._box = BoundedMailbox(
-            subject.encode(),
-            max_pending,
-            max_pending_bytes,
-            weakref.WeakMethod(self._reports.began),
-        )
-        self._listener = Listener(self._lane, self._box, b"" if queue is None else queue.encode())
-        name = f"subscription to {subject!r}"
-        self._dropped = when_dropped(self, name, _unsubscribe, self._lane, self._listener)
+        reports = DropReports(connection, subject)
+        self._box = BoundedMailbox(subject.encode(), reports, max_pending, max_pending_bytes)
+        group = b"" if queue is None else queue.encode()
+        self._listener = listener = Listener(self._lane, self._box, group)
         try:
-            self._lane.write(self._listener.line, connection.deadline(None))
-            disown(self._lane.later, self)
-        except BaseException:
-            self._dropped.detach()
-            self._listener.end()
+            self._lane.write(listener.line, connection.deadline(None))
+        except errors.JetSyncError:
+            # After Ctrl-C, the listener unsubscribes, because it is dropped.
+            listener.end()
             raise
+        name = f"subscription to {subject!r}"
+        self._dropped = when_dropped(self, name, _unsubscribe, self._lane, listener)
+        disown(self._lane.later, self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -302,26 +314,20 @@ class Subscription:
 
     def _receive(self, deadline: Deadline, me: int) -> Message | None:
         """Hold and return the next message; None at the end or at the deadline. In the turn."""
-        box = self._box
         held: dict[int, Frame] = self._reading.held
-        while me not in held:
-            if box.slow and (dropped := box.take_dropped()):
-                self._reports.emit(dropped)
-                raise errors.SlowConsumerError(self.subject, dropped)
-            try:
-                box.take(held, me)
-                break
-            except IndexError:  # Empty, or closed at this moment.
-                pass
-            if box.failure is not None:
-                if self._is_over():
-                    return None
-                raise_failure(box.failure)
-            box.take_lost()
-            self._lane.check()
-            if not self._lane.wait(box, deadline):
-                return None
+        if not self._box.receive(held, me, deadline, self._look):
+            return None
         return Message(*held[me], self._connection)
+
+    def _look(self) -> bool:
+        """Return whether this process closed it and all messages were taken; raise if it failed."""
+        if self._box.failure is None:
+            self._box.take_lost()
+            self._lane.check()
+            return False
+        if not self._is_over():
+            raise_failure(self._box.failure)
+        return True
 
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""

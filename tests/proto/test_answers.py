@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from jetsync._base.deadline import Deadline
 from jetsync._proto.answers import Gathering
 from jetsync.testing import ManualClock
 
@@ -18,9 +19,9 @@ def clock():
 
 def answered(count, clock, **limits):
     """Return a request of ten seconds with that many answers."""
-    made = Gathering(clock() + 10.0, **limits)
+    made = Gathering(Deadline(clock() + 10.0, 10.0), **limits)
     for _ in range(count):
-        made.answered()
+        made.answered(b"", {}, 1)
     return made
 
 
@@ -33,7 +34,7 @@ def ended(made):
 def test_the_first_answer_may_take_all_the_time(clock):
     """A stall does not limit the wait for the first answer."""
     made = answered(0, clock, stall=1.0)
-    assert made.wait(clock()) == clock() + 10.0
+    assert made.wait(clock()).at == clock() + 10.0
     made.silent()
     assert ended(made) == "timeout"
 
@@ -42,7 +43,7 @@ def test_a_stall_begins_after_the_first_answer(clock):
     """After an answer, the next wait is as long as the stall."""
     made = answered(1, clock, stall=1.0)
     clock.advance(5.0)
-    assert made.wait(clock()) == clock() + 1.0
+    assert made.wait(clock()).at == clock() + 1.0
     made.silent()
     assert ended(made) == "stall"
 
@@ -52,7 +53,7 @@ def test_a_stall_never_exceeds_the_time_that_is_left(clock, stall):
     """A stall that reaches to the time limit or beyond it ends with the time limit."""
     made = answered(3, clock, stall=stall)
     clock.advance(8.0)
-    assert made.wait(clock()) == clock() + 2.0
+    assert made.wait(clock()).at == clock() + 2.0
     made.silent()
     assert ended(made) == "timeout"
 
@@ -62,8 +63,8 @@ def test_the_limit_of_a_wait_is_that_of_the_last_one(clock):
     made = answered(1, clock, stall=1.0)
     made.wait(clock())
     clock.advance(9.5)
-    made.answered()
-    assert made.wait(clock()) == clock() + 0.5
+    made.answered(b"", {}, 1)
+    assert made.wait(clock()).at == clock() + 0.5
     made.silent()
     assert ended(made) == "timeout"
 
@@ -72,14 +73,14 @@ def test_without_a_stall_only_the_time_limit_counts(clock):
     """Without a stall, every wait ends with the time limit."""
     made = answered(4, clock)
     clock.advance(3.0)
-    assert made.wait(clock()) == clock() + 7.0
+    assert made.wait(clock()).at == clock() + 7.0
 
 
 def test_the_count_ends_it(clock):
     """The last of the wanted answers ends the request."""
     made = answered(2, clock, limit=3)
     assert made.reason is None
-    made.answered()
+    made.answered(b"", {}, 1)
     assert (made.reason, made.count) == ("count", 3)
 
 
@@ -104,7 +105,7 @@ def test_what_has_arrived_can_still_be_taken(clock, event, reason):
     event(made)
     made.lost()
     made.client_closed()
-    made.answered()
+    made.answered(b"", {}, 1)
     assert (made.reason, made.ending, made.count) == (None, reason, 2)
     assert ended(made) == reason
 
@@ -113,7 +114,7 @@ def test_the_count_may_end_it_after_a_loss(clock):
     """If the rest of the wanted answers had arrived before a loss, the reason is the count."""
     made = answered(1, clock, limit=2)
     made.lost()
-    made.answered()
+    made.answered(b"", {}, 1)
     assert ended(made) == "count"
 
 
