@@ -193,7 +193,8 @@ class OrderedCursor:
         replies = [frame[1] for frame in frames]
         if self.has_gap or not all(map(operator.lt, replies, replies[1:])):
             return False
-        first, newest = parse_ack_reply(replies[0]), parse_ack_reply(replies[-1])
+        first = parse_ack_reply(replies[0])
+        newest = first if len(replies) == 1 else parse_ack_reply(replies[-1])
         if first is None or newest is None:
             return False
         numbers = first.consumer_sequence, newest.consumer_sequence

@@ -179,11 +179,10 @@ class OrderedSource:
             raise_failure(self._replaced)
         if self._live:
             self._forget(self._live)
-        self.context.lane.outbox.wait_open(deadline)
-        config = self.cursor.next_config()
         # Read before the request. If the connection is lost meanwhile, the consumer counts as one
         # of the lost connection, and is replaced.
-        epoch = self.context.lane.epoch
+        epoch = self.context.lane.outbox.wait_open(deadline)
+        config = self.cursor.next_config()
         self._live = name = self.cursor.name
         try:
             until = deadline
