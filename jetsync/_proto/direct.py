@@ -16,7 +16,7 @@ pending messages that are off by one: too high for one kind of read and too low 
 
 Mirrors of the stream answer too, and a mirror may lack messages. The first message of a page names
 the stream that answered. The engine drops the page unless that stream is known to be complete, and
-:attr:`PagedRead.stranger` then names that stream.
+the verdict is then "stranger".
 
 A page can be cut off: the connection is lost, or a message is removed while the server reads it.
 The read then continues after the last message that arrived.
@@ -27,7 +27,7 @@ Implements ADR-31, with facts about servers 2.10 to 2.15.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
 
@@ -59,6 +59,19 @@ _ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
 }
 
 
+# What the last request brought instead of a page that can be used:
+# - "unanswered": nothing, because no server has this stream (status 503)
+# - "stranger": a page of another stream, whose answers are not accepted
+# - "drained": less than was asked for, because the server that answered has no more messages
+# - "nothing": an empty page, which has to be confirmed
+# - "lagging": a page of a server that has not reached the moment of the read
+# - "cut": not all messages of a read that needs a given moment to continue
+# - "too many": a refusal, because more subjects match than a server accepts
+Verdict: TypeAlias = Literal[
+    "unanswered", "stranger", "drained", "nothing", "lagging", "cut", "too many"
+]
+
+
 class PagedRead:
     """
     The base of all paged reads: the state of the open page, and the reason why the read ended.
@@ -76,18 +89,22 @@ class PagedRead:
     is_open: bool = False
     #: Whether there is nothing more to request.
     done: bool = False
-    #: Whether no server answered the last request (status 503).
-    unanswered: bool = False
+    #: What the caller has to decide about before it opens another page. None if there is nothing.
+    verdict: Verdict | None = None
     # Names of the other streams whose answers are accepted.
     _trusted: frozenset[bytes] = frozenset()
     #: The stream that answered the last page; None if the page had no message.
     answerer: bytes | None = None
-    #: The stream that answered the last page, if its answers are not accepted.
-    stranger: str | None = None
+    #: How many servers that answered the open page have fewer messages than the stream, and the
+    #: mirror among them.
+    tries: int = 0
+    mirror: str | None = None
     #: The error that ended the read.
-    error: errors.JetSyncError | None = None
+    error: Exception | None = None
     #: How many messages arrived.
     received: int = 0
+    # The same before the open page, which may take several requests.
+    _received_before = 0
     #: How many messages were left at the end of the last page; None before the first page ended.
     pending: int | None = None
 
@@ -104,6 +121,16 @@ class PagedRead:
     def from_itself(self) -> bool:
         """Whether the last page is known to come from the stream itself."""
         return self.answerer == self._stream.encode()
+
+    @property
+    def answered_by(self) -> str:
+        """The stream that answered the last page; empty if that is unknown."""
+        return (self.answerer or b"").decode("utf-8", "surrogateescape")
+
+    @property
+    def page_received(self) -> int:
+        """How many messages of the open page have arrived."""
+        return self.received - self._received_before
 
     @property
     def reads_ahead(self) -> bool:
@@ -126,8 +153,7 @@ class PagedRead:
         self._reply, self._trusted = reply, trusted
         self.page_count = 0
         self.is_open = True
-        self.unanswered = False
-        self.stranger = self.answerer = None
+        self.verdict = self.answerer = None
         return self.page_request()
 
     def take(self, frames: Frames) -> Frames:
@@ -160,7 +186,7 @@ class PagedRead:
             status = parse_status(block)
             frames.pop()
         messages = frames
-        if frames and self.stranger is None and self._begins_well(frames[0]):
+        if frames and self.verdict is None and self._begins_well(frames[0]):
             self._block_before, self.last_block = self.last_block, _block_of(frames[-1])
             # Read here, so that an invalid number is reported as an error of this page.
             number_in(self.last_block, _SEQUENCE)
@@ -170,7 +196,7 @@ class PagedRead:
             messages = self.on_messages(frames)
         if self.error is not None:
             return []
-        if self.stranger is not None:
+        if self.verdict == "stranger":
             # The page stays open until its status arrives. Only then can another one be requested.
             self.is_open = status is None
             return []
@@ -204,7 +230,7 @@ class PagedRead:
             return False
         self.answerer = find_last(block, STREAM)
         if not self.from_itself and self.answerer not in self._trusted:
-            self.stranger = (self.answerer or b"").decode("utf-8", "surrogateescape")
+            self.verdict = "stranger"
             return False
         return True
 
@@ -216,10 +242,24 @@ class PagedRead:
         if code == 404:
             return self.on_nothing(messages, description)
         if code == 503:
-            self.unanswered = True
+            self.verdict = "unanswered"
             return messages
         self.fail(status_error(status, self._stream))
         return messages
+
+    def count_try(self) -> None:
+        """Count that a server answered that has fewer messages than the stream."""
+        self.tries += 1
+        if self.verdict == "stranger":
+            self.mirror = self.answered_by or None
+
+    def end_page(self) -> bool:
+        """Finish a page, and return whether it brought messages."""
+        brought = self.page_received > 0
+        if brought:
+            self.tries, self.mirror = 0, None
+        self._received_before = self.received
+        return brought
 
     def release(self) -> list[Frame]:
         """Return the frames that were held back and can be yielded although the read failed."""
@@ -229,12 +269,12 @@ class PagedRead:
         """End the read: nothing more will be requested."""
         self.done = True
 
-    def take_error(self) -> errors.JetSyncError | None:
+    def take_error(self) -> Exception | None:
         """Return the error that ended the read, and forget it."""
         error, self.error = self.error, None
         return error
 
-    def fail(self, error: errors.JetSyncError) -> None:
+    def fail(self, error: Exception) -> None:
         """End the read with an error."""
         self.error = error
         self.is_open = False
@@ -295,8 +335,6 @@ class BatchRead(PagedRead):
     _size = 0
     # Whether the open page is the last one, because it may use the rest of the size limit.
     _is_last = False
-    #: Whether the read ended because the server that answered has no more messages.
-    drained: bool = False
 
     @property
     def reached_end(self) -> bool:
@@ -320,16 +358,16 @@ class BatchRead(PagedRead):
     def continue_at(self, sequence: int) -> None:
         """Continue at *sequence*, because there is such a message after all."""
         self._continue_after(sequence - 1)
-        self.done = self.drained = False
+        self.done, self.verdict = False, None
 
     def confirm_end(self) -> None:
         """Accept that there are no more messages, because the leader has none either."""
-        self.drained = False
+        self.verdict = None
 
     def skip(self, sequence: int) -> None:
         """Continue after *sequence*, because the caller has read that message in another way."""
         self._continue_after(sequence)
-        self.drained = False
+        self.verdict = None
         self.done = self.reached_end
 
     def lost(self) -> None:
@@ -384,7 +422,7 @@ class BatchRead(PagedRead):
             self._continue_after(self.last_sequence)
         self.done = self._is_last or self._is_complete()
         if not self.done and (not self.pending or not self.page_count):
-            self.done = self.drained = True
+            self.done, self.verdict = True, "drained"
         return messages
 
     def on_nothing(self, messages: Frames, description: str) -> Frames:
@@ -392,7 +430,7 @@ class BatchRead(PagedRead):
         if self.page_count:
             self._continue_after(self.last_sequence)
         self.pending = 0
-        self.done = self.drained = True
+        self.done, self.verdict = True, "drained"
         return messages
 
     def _continue_after(self, sequence: int) -> None:

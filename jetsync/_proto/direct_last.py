@@ -50,56 +50,44 @@ class LastRead(PagedRead):
     """
     Read a snapshot of the last messages of many subjects, part by part.
 
-    If no moment is given, it is known after the first page. If one page is not enough, :attr:`cut`
-    is set, and the read has to begin again with a given moment.
+    If no moment is given, it is known after the first page. If one page is not enough, the read is
+    cut and has to begin again with a given moment: one page does not hold all messages, or a
+    message was removed while the server read it.
 
     Args:
         stream: The stream, for errors.
         parts: The subjects and wildcards of each request. One request may match 1024 subjects.
         after: Only read messages after this sequence; 0 reads all.
         moment: The sequence of the snapshot.
-        time: The time of the first message after the moment. ``None`` assumes that every server
-            has reached the moment.
-        up_to_time: Read messages before this time, instead of up to a moment.
+        up_to_time: Read messages before this time. With a moment, it is the time of the first
+            message after it, and ``None`` assumes that every server has reached the moment.
         page: The most messages of one request; ``None`` lets the server decide.
         page_bytes: The most bytes of one request.
-        named: Whether the parts have no wildcards, so that it is known which messages to expect.
     """
 
     _stream: str
+    # The open part comes first.
     _parts: Sequence[tuple[str, ...]]
     _after: int = attrs.field(default=0, kw_only=True)
     #: The sequence of the snapshot; None before it is known.
     moment: int | None = attrs.field(default=None, kw_only=True)
-    _time: str | None = attrs.field(default=None, kw_only=True)
     _up_to_time: str | None = attrs.field(default=None, kw_only=True)
     _page: int | None = attrs.field(default=None, kw_only=True)
     _page_bytes: int = attrs.field(kw_only=True)
-    _named: bool = attrs.field(default=False, kw_only=True)
 
     #: The first sequence of the next page.
     position: int = attrs.field(default=1, init=False)
-    #: The headers of all messages that arrived, or of those of the open part if the parts are
-    #: named: a snapshot of a million subjects would keep 200 MB of them.
+    # Whether the parts have no wildcards, so that it is known which messages to expect.
+    _named = False
+    #: The headers of all messages that were handed out, or of those of the open part if the parts
+    #: are named: a snapshot of a million subjects would keep 200 MB of them.
     blocks: list[bytes] = attrs.field(factory=list, init=False)
     #: The subjects of named parts that brought no message.
     absent: set[str] = attrs.field(factory=set, init=False)
+    # The messages of the open page, if they are handed out at its end.
     _held: list[Frame] = attrs.field(factory=list, init=False)
-    _part = 0
-    _part_began = False
     # How many messages the parts should have, counting the parts that have begun.
     _expected = 0
-    # The counters at the request of the open page.
-    _mark = (0, 0, False, b"", 0)
-    #: Whether the read needs a given moment: one page is not enough, or the server ended it early
-    #: because a message was removed during the read.
-    cut: bool = False
-    #: Whether the last page was dropped because its server has not reached the moment.
-    lagging: bool = False
-    #: Whether the last page was empty and has to be confirmed.
-    nothing: bool = False
-    #: Whether more subjects match than a server accepts, and nothing was handed out yet.
-    too_many: bool = False
 
     def __attrs_post_init__(self) -> None:
         self._reset()
@@ -108,19 +96,19 @@ class LastRead(PagedRead):
     @property
     def part(self) -> tuple[str, ...]:
         """The subjects and wildcards of the open or last page."""
-        return self._parts[self._part]
+        return self._parts[0]
 
     def needs_moment(self) -> None:
         """Request nothing before :meth:`begin_again`, because the read needs a given moment."""
-        self.done = self.cut = True
+        self.done, self.verdict = True, "cut"
 
     def needs_split(self) -> None:
         """Request nothing, because the subjects are too many for one request."""
-        self.done = self.too_many = True
+        self.done, self.verdict = True, "too many"
 
     def confirm(self) -> None:
         """Accept that the last page is empty, and continue with the next part."""
-        self.nothing = False
+        self.verdict = None
         self._next_part()
 
     @property
@@ -128,18 +116,31 @@ class LastRead(PagedRead):
         """How many messages disappeared after the first page of their part."""
         return max(0, self._expected - self.received)
 
-    def begin_again(self, moment: int, time: str | None = None) -> None:
-        """Begin again with a moment. Only allowed before anything was handed out."""
+    def begin_again(
+        self,
+        moment: int,
+        time: str | None = None,
+        names: Sequence[tuple[str, ...]] | None = None,
+    ) -> None:
+        """
+        Begin again with a moment. Only allowed before anything was handed out.
+
+        Args:
+            moment: The sequence of the snapshot.
+            time: The time of the first message after it, if that is known.
+            names: The subjects of each request, without wildcards, instead of the parts.
+        """
         self._reset()
-        self.cut = False
-        self.moment = moment
-        self._time = time
+        self.verdict = self.error = None
+        self.moment, self._up_to_time = moment, time
+        if names is not None:
+            self._parts, self._named = names, True
         # No message has sequence 0, and servers would read 0 as "not given".
-        self.done = not moment
+        self.done = not (moment and self._parts)
 
     def release(self) -> list[Frame]:
         held, self._held = self._held, []
-        return held if self._time is None else []
+        return held if self.moment is None else []
 
     def subjects(self) -> set[str]:
         """Return the subjects of the messages in :attr:`blocks`."""
@@ -150,7 +151,7 @@ class LastRead(PagedRead):
         super().lost()
         if self.moment is None:
             self._reset()
-        elif self._time is not None:
+        elif self._up_to_time is not None:
             self._drop()
         elif self.page_count:
             self.position = self.last_sequence + 1
@@ -158,48 +159,44 @@ class LastRead(PagedRead):
     def _drop(self) -> None:
         """Drop the open page, so that it is requested again."""
         self._held = []
-        self.received, self._expected, self._part_began, self.last_block, kept = self._mark
-        del self.blocks[kept:]
+        self.received -= self.page_count
 
     def _reset(self) -> None:
         self._held = []
         self.blocks = []
-        self.received = 0
-        self._expected = 0
-        self._part_began = False
+        self.received = self._received_before = self._expected = 0
+        self.pending = None
         self.position = self._after + 1
         self.last_block = b""
 
+    @property
+    def _is_new_part(self) -> bool:
+        """Whether no earlier page of the open part brought messages."""
+        return self.position == self._after + 1
+
     def page_request(self) -> dict[str, Any]:
-        self._mark = (
-            self.received,
-            self._expected,
-            self._part_began,
-            self.last_block,
-            len(self.blocks),
-        )
-        self.lagging = self.nothing = False
-        by_time = self._time if self.moment is not None else self._up_to_time
         request = {
-            "multi_last": self._parts[self._part],
-            "seq": self.position if self.position > 1 else None,
-            "up_to_seq": self.moment if by_time is None else None,
-            "up_to_time": by_time,
+            "multi_last": self.part,
+            "seq": None if self.position == 1 else self.position,
+            "up_to_seq": self.moment if self._up_to_time is None else None,
+            "up_to_time": self._up_to_time,
             "batch": self._page,
             "max_bytes": self._page_bytes,
         }
         return {name: value for name, value in request.items() if value is not None}
 
     def on_messages(self, frames: Frames) -> Frames:
-        if not self._part_began:
+        if self.moment is not None and self._up_to_time is None:
+            return self._accept(list(frames))
+        self._held.extend(frames)
+        return []
+
+    def _accept(self, frames: list[Frame]) -> list[Frame]:
+        """Return messages to hand out."""
+        if self._is_new_part and self.page_count == len(frames):
             # Unlike in batches, this count is right on all servers.
-            self._part_began = True
             self._expected += number_in(frames[0][2] or b"", NUM_PENDING) + 1
-        frames = list(frames)
         self.blocks.extend([frame[2] or b"" for frame in frames])
-        if self.moment is None or self._time is not None:
-            self._held.extend(frames)
-            return []
         return frames
 
     def on_end(self, block: bytes, messages: Frames) -> Frames:
@@ -210,26 +207,25 @@ class LastRead(PagedRead):
             )
             return messages
         if not self.page_count:
-            self.nothing = True
+            self.verdict = "nothing"
             return []
         self.pending = number_in(self.last_block, NUM_PENDING)
+        reached = read_digits(up_to)
         if self.moment is None:
             if self.pending:
-                self.cut = True
-                self._reset()
-                return []
-            self.moment = read_digits(up_to)
-            messages, self._held = self._held, []
-        elif self._time is not None:
-            reached = read_digits(up_to)
-            if reached != self.moment:
-                # If the server has looked further, the message with that time has been removed. The
-                # next request uses the sequence instead, which this server has already reached.
-                self.lagging = reached < self.moment
-                self._time = self._time if self.lagging else None
-                self._drop()
-                return []
-            messages, self._held = self._held, []
+                return self._cut()
+            self.moment, self._up_to_time = reached, None
+        elif self._up_to_time is not None and reached != self.moment:
+            # If the server has looked further, the message with that time has been removed. The
+            # next request uses the sequence instead, which this server has already reached.
+            if reached < self.moment:
+                self.verdict = "lagging"
+            else:
+                self._up_to_time = None
+            self._drop()
+            return []
+        if self._held:
+            messages, self._held = self._accept(self._held), []
         if self.pending:
             self.position = self.last_sequence + 1
         else:
@@ -240,38 +236,41 @@ class LastRead(PagedRead):
         if not self.page_count and not description.startswith("Message"):
             # "No Results": none of the subjects has a message. A lagging server, or a mirror
             # without these messages, sends the same answer.
-            self.nothing = True
+            self.verdict = "nothing"
             return messages
         # "Message Not Found": a message was removed between the lookup and the read. The messages
         # after it were not sent.
         if self.moment is None:
-            self.cut = True
-            self._reset()
-            return []
-        if self._time is not None:
+            return self._cut()
+        if self._up_to_time is not None:
             # The page has no end, so it is unknown up to which sequence the server has looked.
-            self._time = None
+            self._up_to_time = None
             self._drop()
             return []
         if self.page_count:
             self.position = self.last_sequence + 1
-        if not self._part_began:
+        elif self._is_new_part:
             self._expected += 1
         return messages
 
+    def _cut(self) -> list[Frame]:
+        """Drop everything, because the read needs a given moment."""
+        self.verdict = "cut"
+        self._reset()
+        return []
+
     def on_status(self, status: tuple[int | None, str], block: bytes, messages: Frames) -> Frames:
         if status[0] == 413 and not self.received:
-            self.too_many = True
+            self.verdict = "too many"
         return super().on_status(status, block, messages)
 
     def _next_part(self) -> None:
         if self._named:
             self.absent.update(set(self.part).difference(self.subjects()))
             self.blocks.clear()
-        self._part += 1
-        self._part_began = False
+        self._parts = self._parts[1:]
         self.position = self._after + 1
-        self.done = self._part >= len(self._parts)
+        self.done = not self._parts
 
 
 def chunks(names: Sequence[str], room: int) -> list[tuple[str, ...]]:

@@ -299,7 +299,11 @@ class SequencePlan(ReadPlan):
     def extend(self, reader: PageReader) -> list[StoredMessage]:
         """Look for messages at the leader."""
         engine = self.engine
-        if not engine.drained or engine.reached_end or (self._alone and engine.from_itself):
+        if (
+            engine.verdict != "drained"
+            or engine.reached_end
+            or (self._alone and engine.from_itself)
+        ):
             return []
         try:
             message = reader.first_at_leader(engine.next_request())
@@ -312,7 +316,7 @@ class SequencePlan(ReadPlan):
             return []
         if self._end is None:
             engine.continue_at(message.sequence)
-            reader.try_again(wait=reader.tries > 0)
+            reader.try_again(wait=engine.tries > 0)
             return []
         # A scan takes the leader's message, and continues after it.
         engine.skip(message.sequence)

@@ -55,16 +55,16 @@ class OnePage(ReadPlan):
 
     def recover(self, reader: PageReader) -> bool:
         """Return whether the page has to be requested again, because a replica has less."""
-        if self.engine.cut:
+        if self.engine.verdict == "cut":
             raise TooManySubjectsError(stream=reader.stream)
-        return self.engine.nothing and self.confirm_nothing(reader)
+        return self.engine.verdict == "nothing" and self.confirm_nothing(reader)
 
     def confirm_nothing(self, reader: PageReader) -> bool:
         """Ask the leader whether the page is really empty. Return whether a page follows."""
         engine = self.engine
         try:
             if self._has_any(reader):
-                reader.try_again(wait=reader.tries > 0)
+                reader.try_again(wait=engine.tries > 0)
                 return True
         except PermissionDeniedError:
             # A user who may not ask the leader has to trust the replica that answers.
@@ -130,32 +130,20 @@ class LastPlan(OnePage):
     def __attrs_post_init__(self) -> None:
         self._wildcards = [*filter(has_wildcard, self._subjects)]
         self._room = min(REQUEST_ROOM, self._context.server.max_payload // 2)
-        self.engine = self._engine([self._subjects], self._moment)
+        self.engine = LastRead(
+            self._stream,
+            [self._subjects],
+            moment=self._moment,
+            up_to_time=self.up_to_time,
+            page=self._page,
+            page_bytes=PAGE_BYTES,
+        )
         if self._split and len(chunks(self._subjects, self._room)) > 1:
             # Always too large for one request, so it is split before the first one.
             self.engine.needs_split()
         elif self._moment is not None or self._page is not None:
             # All pages need the same moment, even if several servers answer them.
             self.engine.needs_moment()
-
-    def _engine(
-        self,
-        parts: Sequence[tuple[str, ...]],
-        moment: int | None,
-        time: str | None = None,
-        *,
-        named: bool = False,
-    ) -> LastRead:
-        return LastRead(
-            self._stream,
-            parts,
-            moment=moment,
-            time=time,
-            up_to_time=self.up_to_time,
-            page=self._page,
-            page_bytes=PAGE_BYTES,
-            named=named,
-        )
 
     def extend(self, reader: PageReader) -> list[StoredMessage]:
         """
@@ -171,17 +159,18 @@ class LastPlan(OnePage):
     def recover(self, reader: PageReader) -> bool:
         """Handle the end of a page; return whether another request is needed."""
         engine = self.engine
-        if engine.nothing:
+        verdict = engine.verdict
+        if verdict == "nothing":
             return self.confirm_nothing(reader)
-        if engine.lagging:
+        if verdict == "lagging":
             reader.wait_for_lag()
-        elif engine.cut:
+        elif verdict == "cut":
             self._begin_with_moment(reader)
-        elif engine.too_many and self._split:
+        elif verdict == "too many" and self._split:
             self._list_and_split(reader)
         else:
             return False
-        return not self.engine.done
+        return not engine.done
 
     def _begin_with_moment(self, reader: PageReader) -> None:
         """Begin again with a fixed moment, because one page is not enough."""
@@ -240,7 +229,7 @@ class LastPlan(OnePage):
         if len(parts) > 1 and not self._split:
             raise TooManySubjectsError(stream=self._stream)
         time = self._time_after(moment, reader) if parts else None
-        self.engine = self._engine(parts, moment, time, named=True)
+        self.engine.begin_again(moment, time, parts)
 
     def _names(self) -> set[str]:
         """Return the subjects that are requested by name."""

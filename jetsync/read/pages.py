@@ -135,6 +135,7 @@ class ReadPlan:
     """
 
     engine: PagedRead
+    """The same one until the end of the read."""
     known: StreamInfo | None = None
     """The stream when the read began, if the read must not continue with another stream."""
 
@@ -192,28 +193,20 @@ class PageReader:
         self.left: float = seconds
         #: The deadline of all pages together, if any.
         self.until: Deadline | None = None
-        # How many answers to the open page came from a server with fewer messages than the stream,
-        # and the mirror among these servers.
-        self.tries: int = 0
-        self._mirror: str | None = None
         self._lag_wait = LAG_WAIT
         self._retry_wait = PAGE_RETRY_WAIT
         self._silence = SILENCE
         self._report_strays = StrayReports(context.connection, stream, acked=False).report
-        self._target = f"{context.prefix}.DIRECT.GET.{stream}".encode()
+        # The last part of the reply subject of each request.
         self._numbers = itertools.count(1)
-        self._inbox = context.connection.new_inbox().encode()
-        self._box = Mailbox(self._inbox + b".*", collect_denials=True)
+        self._box = Mailbox(context.connection.new_inbox().encode() + b".*", collect_denials=True)
         self._listener: Listener | None = None
         self._epoch = 0
-        self._received_before_page = 0
-        self._pages_ended = 0
-        # How many pages had ended when the last messages arrived.
-        self._run_began = 0
         self._entered: Entered | None = None
-        self._error: Exception | None = None
         # The messages that arrived during the call, until the iteration begins.
-        self._first: list[Run] | None = None
+        self._first: list[Run] = []
+        # Whether the page of the last messages that arrived has ended.
+        self._page_ended = False
         # Set by `close`, perhaps in another thread.
         self._over = Latch()
 
@@ -223,6 +216,11 @@ class PageReader:
         engine = self.plan.engine
         state = "ended" if engine.done and not self._first else "open"
         return f"{self.name} of {self.stream!r} {state} received={engine.received}"
+
+    @property
+    def _target(self) -> str:
+        """The subject of the requests."""
+        return f"{self.context.prefix}.DIRECT.GET.{self.stream}"
 
     def begin(self, deadline: Deadline) -> None:
         """
@@ -267,7 +265,7 @@ class PageReader:
     def _payloads(self) -> Generator[list[bytes | memoryview], None, None]:
         show = shown_by(self.context)
         with self._iteration():
-            while runs := self._next_runs():
+            while runs := self._next():
                 while runs and not self._over.is_set():
                     run = runs.pop(0)
                     if show is not None:
@@ -281,7 +279,7 @@ class PageReader:
     def _messages(self) -> Generator[list[StoredMessage], None, None]:
         show = shown_by(self.context)
         with self._iteration():
-            while runs := self._next_runs():
+            while runs := self._next():
                 # The bytes of a run are released early, so that the next read reuses their memory.
                 while runs:
                     messages = messages_of(runs.pop(0))
@@ -297,31 +295,9 @@ class PageReader:
     def _pages(self) -> Generator[StoredPage, None, None]:
         show = shown_by(self.context)
         with self._iteration():
-            for runs in self._joined():
+            while runs := self._next(whole=True):
                 page = page_of(runs)
                 yield page if show is None else StoredPage([show(each) for each in page])
-
-    def _joined(self) -> Iterator[list[Run]]:
-        """Yield the messages of each page as soon as it has ended."""
-        page: list[Run] = []
-        number = 0
-        while runs := self._next_runs():
-            if page and self._run_began > number:
-                # The end of a page arrived alone, and these messages belong to the next page.
-                yield page
-                page = []
-            number = self._run_began
-            page += runs
-            if self._pages_ended > number:
-                yield page
-                page = []
-        if page and not self._over.is_set():
-            yield page
-
-    def _next_runs(self) -> list[Run]:
-        """Return the messages that arrived during the call first, and then later ones."""
-        first, self._first = self._first, None
-        return self._next() if first is None else first
 
     @contextlib.contextmanager
     def _iteration(self) -> Iterator[None]:
@@ -350,7 +326,7 @@ class PageReader:
 
     def _raise(self) -> None:
         """Raise the error that ended the read, if there is one."""
-        error, self._error = self._error, None
+        error = self.plan.engine.take_error()
         if error is not None:
             try:
                 raise error
@@ -358,53 +334,58 @@ class PageReader:
                 # The traceback holds this frame, and this frame would hold the error: a cycle.
                 del error
 
-    def _next(self) -> list[Run]:
+    def _next(self, *, whole: bool = False) -> list[Run]:
         """
         Return the next messages, or none at the end. Errors are kept until all messages are taken.
+
+        Args:
+            whole: Whether to wait for the rest of the page.
         """
-        runs: list[Run] = []
-        while not runs and self._error is None and not self._over.is_set():
+        engine = self.plan.engine
+        # The messages that arrived during the call come first.
+        runs, self._first = self._first, []
+        while not (runs and (self._page_ended or not whole)):
+            if self._over.is_set() or engine.error is not None:
+                break
             try:
-                engine = self.plan.engine
                 if engine.is_open:
                     if self._wait():
-                        self._run_began = self._pages_ended
                         arrived = self._arrived()
                         self.plan.check(self, page_of(arrived))
-                        runs = arrived
-                        if not self.plan.engine.is_open:
-                            self._end_page()
+                        runs += arrived
+                        self._page_ended = self._end_page()
                     continue
-                if engine.unanswered:
+                if engine.verdict == "unanswered":
                     self._wait_for_server()
                 elif engine.done:
                     found = self.plan.extend(self)
                     if found:
-                        runs = [found]
-                    if runs or self.plan.engine.done:
+                        runs.append(found)
+                    if runs or engine.done:
+                        self._page_ended = True
                         break
                 self._ask()
             except Exception as error:  # noqa: BLE001  (also an error that a plugin raises instead)
-                self._error = error
+                engine.fail(error)
                 try:
                     self._end(error)
                 except Exception as raised:  # noqa: BLE001  (the error of a plugin)
-                    self._error = raised
+                    engine.fail(raised)
         if self._over.is_set():
             # `close` has caused this error, so it is not reported.
-            self._error = None
+            engine.take_error()
             return []
         if not runs:
             self._unsubscribe()
-            if self._error is not None and (held := self.plan.engine.release()):
+            if engine.error is not None and (held := engine.release()):
                 runs = [stored_messages(held)]
         return runs
 
     def _arrived(self) -> list[Run]:
         """Return the messages that have arrived, in non-empty runs."""
         runs: list[Run] = []
+        engine = self.plan.engine
         for arrived in join_frames(self._box.drain()):
-            engine = self.plan.engine
             taken = engine.take(arrived)
             if engine.strays.fresh:
                 self._report_strays(engine.strays)
@@ -412,34 +393,30 @@ class PageReader:
                 runs.append(taken if isinstance(taken, FrameRun) else stored_messages(taken))
         return runs
 
-    def _end_page(self) -> None:
-        """Finish a page, and request the next one before this one's messages are handed out."""
+    def _end_page(self) -> bool:
+        """
+        Finish a page that is complete, and request the next one before its messages are handed out.
+
+        Returns whether it is complete. If not, it is still open or has to be requested again.
+        """
         engine = self.plan.engine
-        if engine.stranger is not None:
-            self._check_stranger(engine.stranger)
-            return
-        if engine.unanswered:
-            return
-        again = self.plan.recover(self)
-        # The plan may have begun the read again, with another engine or with nothing received.
-        engine = self.plan.engine
-        self._received_before_page = min(self._received_before_page, engine.received)
-        if again:
-            return
-        error = engine.take_error()
-        if error is not None:
-            raise error
+        if engine.verdict == "stranger" and not engine.is_open:
+            self._check_stranger()
+            return False
+        if engine.is_open or engine.verdict == "unanswered" or self.plan.recover(self):
+            return False
+        if engine.error is not None:
+            raise engine.error
         self._leave_plugins(None)
-        self._pages_ended += 1
-        if engine.received > self._received_before_page:
+        if engine.end_page():
             # A page that brought nothing is requested again within its own time.
-            self.left = self.seconds
-            self.tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
+            self.left, self._lag_wait = self.seconds, LAG_WAIT
         self._retry_wait, self._silence = PAGE_RETRY_WAIT, SILENCE
         # Without a connection, the request would wait and delay the messages that have arrived.
         is_open = self.context.lane.state is LaneState.OPEN
         if not engine.done and engine.reads_ahead and is_open:
             self._ask()
+        return True
 
     def _ask(self) -> None:
         """Send the request for the next page."""
@@ -449,37 +426,32 @@ class PageReader:
             listener = self._listener = Listener(context.lane, self._box)
             self._box.express = PageRuns(self._box.push, self._box.interest, listener.sid).take
         # Each request has its own reply subject, so that late answers are not mistaken for others.
-        reply = b"%b.%x" % (self._inbox, next(self._numbers))
+        reply = b"%b%x" % (self._box.interest[:-1], next(self._numbers))
         self._box.take_denials()
         request = engine.open(reply, known_answers(context, self.stream, self.plan.reading))
         try:
-            if self._entered is None:
-                self._received_before_page = engine.received
-                if context.plugins.enter_fetch is not None:
-                    subject = request.get("next_by_subj")
-                    operation = DirectReadOperation(
-                        name=self.name,
-                        stream=self.stream,
-                        subjects=request.get("multi_last", (subject,) if subject else ()),
-                        sequence=request.get("seq"),
-                        batch=request.get("batch"),
-                        max_bytes=request["max_bytes"],
-                        timeout=self.seconds,
-                    )
-                    self._entered = context.plugins.enter_fetch(operation)
+            if self._entered is None and context.plugins.enter_fetch is not None:
+                subject = request.get("next_by_subj")
+                operation = DirectReadOperation(
+                    name=self.name,
+                    stream=self.stream,
+                    subjects=request.get("multi_last", (subject,) if subject else ()),
+                    sequence=request.get("seq"),
+                    batch=request.get("batch"),
+                    max_bytes=request["max_bytes"],
+                    timeout=self.seconds,
+                )
+                self._entered = context.plugins.enter_fetch(operation)
             body = encode_json(request)
             context.connection.check()
             context.connection.check_size(len(body))
-            block = listener.line + frames.pub(self._target, reply, body)
+            block = frames.pub(self._target.encode(), reply, body)
             with self.page_time() as deadline:
                 until = UnlessSet(deadline.at, deadline.total, self._over)
-                self._epoch = context.lane.write(block, until)
+                self._epoch = listener.write(block, until)
         except Exception:
             engine.lost()
             raise
-        listener.line = b""
-        if context.lane.lost_epoch >= self._epoch:
-            self._box.lost(context.lane.lost_epoch)
 
     def _wait(self) -> bool:
         """Wait for frames of the open page; return False if it has to be requested again."""
@@ -490,7 +462,7 @@ class PageReader:
             if box.failure is not None:
                 raise_failure(box.failure)
             for subject, denial in box.take_denials():
-                if subject == self._target:
+                if subject == self._target.encode():
                     raise_failure(denial)
             if box.take_lost() >= self._epoch:
                 engine.lost()
@@ -505,9 +477,9 @@ class PageReader:
                     engine.lost()
                     return False
             if self.left <= 0.0:
-                if self.tries:
-                    raise errors.IncompleteMirrorError(self.stream, self._mirror)
-                raise errors.RequestTimeoutError(self._target.decode(), self.seconds)
+                if engine.tries:
+                    raise errors.IncompleteMirrorError(self.stream, engine.mirror)
+                raise errors.RequestTimeoutError(self._target, self.seconds)
         return True
 
     def _may_be_gone(self, deadline: Deadline) -> bool:
@@ -544,17 +516,16 @@ class PageReader:
                 probe = deadline.at_most(INFO_TIMEOUT)
                 check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._retry_wait:
-                raise no_server(self.stream, self._target.decode(), self.seconds)
+                raise no_server(self.stream, self._target, self.seconds)
             self.context.lane.wait(self._box, deadline.at_most(self._retry_wait))
         self._retry_wait = min(2.0 * self._retry_wait, PAGE_RETRY_WAIT_LIMIT)
 
-    def _check_stranger(self, stranger: str) -> None:
-        """Request the page again, because another stream has answered."""
-        reading = self.plan.reading
+    def _check_stranger(self) -> None:
+        """Find out whether the other stream that answered may do so, or count one more attempt."""
+        stranger, reading = self.plan.engine.answered_by, self.plan.reading
         with self.page_time() as deadline:
             if stranger and may_answer(self.context, stranger, self.stream, reading, deadline):
                 return
-        self._mirror = stranger or None
         self.try_again()
 
     # For plans.
@@ -569,9 +540,10 @@ class PageReader:
         Raises:
             IncompleteMirrorError: There were too many attempts, or no time is left.
         """
-        self.tries += 1
-        if self.tries > TRIES or self.left <= self._lag_wait:
-            raise errors.IncompleteMirrorError(self.stream, self._mirror)
+        engine = self.plan.engine
+        engine.count_try()
+        if engine.tries > TRIES or self.left <= self._lag_wait:
+            raise errors.IncompleteMirrorError(self.stream, engine.mirror)
         if wait:
             self.wait_for_lag()
 
@@ -579,7 +551,7 @@ class PageReader:
         """Wait briefly for a lagging replica; raise if not enough time is left."""
         with self.page_time() as deadline:
             if deadline.remaining() <= self._lag_wait:
-                raise errors.RequestTimeoutError(self._target.decode(), self.seconds)
+                raise errors.RequestTimeoutError(self._target, self.seconds)
             self.context.connection.closing.wait(self._lag_wait)
         self._lag_wait = min(2.0 * self._lag_wait, PAGE_RETRY_WAIT)
 
@@ -590,12 +562,8 @@ class PageReader:
         Raises:
             PermissionDeniedError: This user may not ask the leader.
         """
-        with self.page_time() as deadline, contextlib.suppress(errors.MessageNotFoundError):
-            return connected(
-                self.context,
-                lambda until: leader_get(self.context, self.stream, request, until),
-                deadline,
-            )
+        with contextlib.suppress(errors.MessageNotFoundError):
+            return self._call(lambda until: leader_get(self.context, self.stream, request, until))
         return None
 
     def check_same(self, info: StreamInfo) -> None:
@@ -604,20 +572,17 @@ class PageReader:
         if known is None or info.created == known.created:
             return
         stored = known.state.last_ts or known.ts
-        with self.page_time() as deadline:
-            replaced = stored is None or connected(
+        replaced = stored is None or self._call(
+            lambda until: is_another(
                 self.context,
-                lambda until: is_another(
-                    self.context,
-                    self.stream,
-                    info.state,
-                    until,
-                    last=known.state.last_seq,
-                    stored=stored,
-                    is_exact=known.state.last_ts is not None,
-                ),
-                deadline,
+                self.stream,
+                info.state,
+                until,
+                last=known.state.last_seq,
+                stored=stored,
+                is_exact=known.state.last_ts is not None,
             )
+        )
         if replaced:
             raise errors.StreamNotFoundError(description=REPLACED, stream=self.stream)
         self.plan.known = attrs.evolve(known, created=info.created)
@@ -627,13 +592,17 @@ class PageReader:
 
         def ask(send: Callable[[Deadline], T]) -> T:
             # Only the request that fails is repeated, and not the whole list.
-            with self.page_time() as deadline:
-                answer = connected(self.context, send, deadline)
+            answer = self._call(send)
             if self._patient and subjects is not None:
                 self.left = self.seconds
             return answer
 
         return read_info(self.context, self.stream, ask, subjects_filter=subjects)
+
+    def _call(self, call: Callable[[Deadline], T]) -> T:
+        """Return the result of a request within the page's time, as :func:`connected` does."""
+        with self.page_time() as deadline:
+            return connected(self.context, call, deadline)
 
     @contextlib.contextmanager
     def page_time(self) -> Iterator[Deadline]:
@@ -659,7 +628,7 @@ class PageReader:
         """Leave the wrapper hooks around the page with its outcome."""
         entered, self._entered = self._entered, None
         if entered is not None:
-            entered.leave(self.plan.engine.received - self._received_before_page, error)
+            entered.leave(self.plan.engine.page_received, error)
 
     def _unsubscribe(self) -> None:
         listener, self._listener = self._listener, None

@@ -52,18 +52,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ): "All callers name the argument.",
     (
         "jetsync/_proto/direct_last.py",
-        "LastRead",
-        '_mark = (0, 0, False, b"", 0)',
-        '_mark = (0, 0, False, b"", -1)',
-    ): "Each request replaces the counters before a lost page can restore them.",
-    (
-        "jetsync/_proto/direct_last.py",
-        "LastRead",
-        '_mark = (0, 0, False, b"", 0)',
-        '_mark = (0, 1, False, b"", 0)',
-    ): "Each request replaces the counters before a lost page can restore them.",
-    (
-        "jetsync/_proto/direct_last.py",
         "chunks",
         "if part and (len(part) == MAX_SUBJECTS or size + cost > room):",
         "if part and (len(part) >= MAX_SUBJECTS or size + cost > room):",
@@ -110,12 +98,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "common = itertools.takewhile(lambda tokens: len({*tokens}) == 1, levels)",
         "common = itertools.takewhile(lambda tokens: len({*tokens}) <= 1, levels)",
     ): "There is at least one name, so a level has at least one token.",
-    (
-        "jetsync/read/pages.py",
-        "PageReader.__init__",
-        "self._received_before_page = 0",
-        "self._received_before_page = 1",
-    ): "Each request sets the count before the end of its page reads it.",
     (
         "jetsync/values/stored.py",
         "StoredPage.data",

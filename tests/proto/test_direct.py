@@ -151,7 +151,7 @@ class TestBatchPages:
         assert (engine.is_open, engine.done, engine.pending) == (False, False, 2)
         second, came = answer(engine, message(11), message(12), eob(0, 12))
         assert (second.get("seq"), came) == (10, [11, 12])
-        assert (engine.done, engine.drained, engine.last_sequence) == (True, True, 12)
+        assert (engine.done, engine.verdict, engine.last_sequence) == (True, "drained", 12)
 
     def test_only_the_end_counts(self):
         """
@@ -169,7 +169,7 @@ class TestBatchPages:
         answer(engine, message(1), message(2), message(3), eob(17, 3))
         request, _ = answer(engine, message(4), message(5), eob(15, 5))
         assert request.get("batch") == 2
-        assert (engine.done, engine.drained, engine.pending) == (True, False, 15)
+        assert (engine.done, engine.verdict, engine.pending) == (True, None, 15)
 
     def test_a_page_without_a_message_ends_it(self):
         """
@@ -177,7 +177,7 @@ class TestBatchPages:
         """
         engine = batch_read()
         answer(engine, eob(5, 0))
-        assert (engine.done, engine.drained) == (True, True)
+        assert (engine.done, engine.verdict) == (True, "drained")
 
     def test_not_found_means_an_empty_page(self):
         """
@@ -330,9 +330,9 @@ class TestStatuses:
         """
         engine = make()
         answer(engine, status("503"))
-        assert (engine.unanswered, engine.done, engine.error) == (True, False, None)
+        assert (engine.verdict, engine.done, engine.error) == ("unanswered", False, None)
         engine.open(b"_INBOX.2")
-        assert not engine.unanswered
+        assert engine.verdict is None
 
     @pytest.mark.parametrize("make", [batch_read, last_read])
     def test_a_message_of_a_server_without_pending_is_not_handed_out(self, make):
@@ -358,7 +358,8 @@ class TestStatuses:
         came = [take(engine, frame) for frame in frames]
         came.append(take(engine, eob(0, 2, up_to=2)))
         assert [*itertools.chain.from_iterable(came)] == [1, 2]
-        assert (engine.answerer, engine.stranger, engine.error) == (b"S", None, None)
+        assert (engine.answered_by, engine.error) == ("S", None)
+        assert engine.verdict != "stranger"
 
     @pytest.mark.parametrize("name", [b"Num-Pending: ", b"Sequence: "])
     def test_a_malformed_number(self, name):
@@ -397,7 +398,7 @@ class TestLastPages:
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), message(4, left=1), eob(1, 4, up_to=9))
-        assert (came, engine.cut, engine.done, engine.received) == ([], True, False, 0)
+        assert (came, engine.verdict, engine.done, engine.received) == ([], "cut", False, 0)
         engine.begin_again(8, "T")
         request, came = answer(engine, message(3, left=1), eob(1, 3, up_to=8))
         assert (request.get("up_to_time"), request.get("up_to_seq"), came) == ("T", None, [3])
@@ -409,21 +410,21 @@ class TestLastPages:
         """
         The page of a server that has not reached the moment is dropped and requested again.
         """
-        engine = last_read("a.*", moment=8, time="T")
+        engine = last_read("a.*", moment=8, up_to_time="T")
         _, came = answer(engine, message(2, left=1), message(4, left=0), eob(0, 4, up_to=6))
-        assert (came, engine.lagging, engine.done) == ([], True, False)
+        assert (came, engine.verdict, engine.done) == ([], "lagging", False)
         assert (engine.received, engine.vanished, engine.blocks) == (0, 0, [])
         request, came = answer(engine, message(4, left=1), message(7), eob(0, 7, up_to=8))
         assert (request.get("seq"), request.get("up_to_time"), came) == (None, "T", [4, 7])
-        assert (engine.lagging, engine.done, engine.vanished) == (False, True, 0)
+        assert (engine.verdict, engine.done, engine.vanished) == (None, True, 0)
 
     def test_a_time_that_means_another_sequence_by_now(self):
         """
         If the message with the time was removed, the next request uses the sequence.
         """
-        engine = last_read("a.*", moment=8, time="T")
+        engine = last_read("a.*", moment=8, up_to_time="T")
         _, came = answer(engine, message(2, left=1), message(9, left=0), eob(0, 9, up_to=9))
-        assert (came, engine.lagging) == ([], False)
+        assert (came, engine.verdict) == ([], None)
         request, came = answer(engine, message(2, left=0), eob(0, 2, up_to=8))
         assert (request.get("up_to_time"), request.get("up_to_seq"), came) == (None, 8, [2])
         assert engine.done
@@ -444,7 +445,7 @@ class TestLastPages:
         """
         engine = last_read()
         _, came = answer(engine, status("404 No Results"))
-        assert (came, engine.nothing, engine.done) == ([], True, False)
+        assert (came, engine.verdict, engine.done) == ([], "nothing", False)
         engine.confirm()
         assert (engine.done, engine.error) == (True, None)
 
@@ -453,12 +454,12 @@ class TestLastPages:
         """
         An empty page is requested again or confirmed, because lagging servers send the same answer.
         """
-        engine = last_read(moment=8, time="T")
+        engine = last_read(moment=8, up_to_time="T")
         answer(engine, end)
-        assert (engine.nothing, engine.done) == (True, False)
+        assert (engine.verdict, engine.done) == ("nothing", False)
         answer(engine, end)
         engine.confirm()
-        assert (engine.nothing, engine.done, engine.vanished) == (False, True, 0)
+        assert (engine.verdict, engine.done, engine.vanished) == (None, True, 0)
 
     def test_a_page_of_another_stream(self):
         """
@@ -470,13 +471,18 @@ class TestLastPages:
                 for block, data in (message(4, left=1), message(6))
             ]
             _, came = answer(engine, other[0])
-            assert (came, engine.stranger, engine.is_open) == ([], "M", True)
+            assert (came, engine.verdict, engine.is_open) == ([], "stranger", True)
+            assert engine.answered_by == "M"
             assert take(engine, other[1]) == []
             assert take(engine, eob(0, last=6, up_to=8)) == []
             assert (engine.is_open, engine.done, engine.received) == (False, False, 0)
             known = frozenset({b"M"})
             _, came = answer(engine, *other, eob(0, last=6, up_to=8), trusted=known)
-            assert (came, engine.stranger, engine.from_itself) == ([4, 6], None, False)
+            assert (came, engine.verdict == "stranger", engine.from_itself) == (
+                [4, 6],
+                False,
+                False,
+            )
 
     def test_vanished_messages_are_counted(self):
         """
@@ -492,9 +498,8 @@ class TestLastPages:
         """
         A read by name keeps the names that brought no message, and no headers of ended parts.
         """
-        engine = LastRead(
-            STREAM, [("a", "b"), ("c", "d"), ("e",)], moment=9, page_bytes=BIG, named=True
-        )
+        engine = last_read("a.*", moment=9)
+        engine.begin_again(9, names=[("a", "b"), ("c", "d"), ("e",)])
         answer(engine, message(3, left=1, subject="b"), eob(1, 3, up_to=9))
         assert (len(engine.blocks), engine.absent) == (1, set())
         answer(engine, message(4, subject="a"), eob(0, 4, up_to=9))
@@ -520,7 +525,7 @@ class TestLastPages:
         """
         A lost page by time is dropped, because its moment is not known.
         """
-        engine = last_read("a.*", moment=9, time="T")
+        engine = last_read("a.*", moment=9, up_to_time="T")
         assert answer(engine, message(3, left=2), message(4, left=1))[1] == []
         engine.lost()
         request, came = answer(
@@ -545,10 +550,10 @@ class TestLastPages:
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), status("404 Message Not Found"))
-        assert (came, engine.cut, engine.done) == ([], True, False)
+        assert (came, engine.verdict, engine.done) == ([], "cut", False)
         engine.begin_again(8)
         assert engine.open(b"r").get("up_to_seq") == 8
-        assert not engine.cut
+        assert engine.verdict is None
 
     def test_a_message_that_was_removed_later(self):
         """
@@ -563,7 +568,7 @@ class TestLastPages:
         """
         A page by time without an end is dropped, and requested by the sequence.
         """
-        engine = last_read("a.*", moment=9, time="T")
+        engine = last_read("a.*", moment=9, up_to_time="T")
         assert answer(engine, message(3, left=2), status("404 Message Not Found"))[1] == []
         request, came = answer(engine, message(3, left=0), eob(0, 3, up_to=9))
         assert (request.get("up_to_seq"), request.get("up_to_time"), came) == (9, None, [3])
@@ -609,7 +614,7 @@ class TestLastPages:
         """
         engine = last_read()
         answer(engine, status("413 Too Many Results"))
-        assert engine.too_many
+        assert engine.verdict == "too many"
         assert isinstance(engine.error, errors.TooManySubjectsError)
 
     def test_parts_follow_each_other(self):
@@ -799,17 +804,17 @@ class TestProperties:
         for number, (changes, behind) in enumerate([*meanwhile, *([((), 0)] * 40)]):
             if engine.done:
                 break
-            if engine.nothing and not any(
+            if engine.verdict == "nothing" and not any(
                 engine.position <= there <= (engine.moment or there) for there in model.messages
             ):
                 # The leader gives the same counts.
                 engine.confirm()
                 continue
-            if engine.cut:
+            if engine.verdict == "cut":
                 engine.begin_again(model.last, str(model.last + 1))
             reply = b"_INBOX.%d" % number
             # A server that gets the sequence alone has had the request by time before.
-            by_sequence = engine.moment is not None and engine._time is None
+            by_sequence = engine.moment is not None and engine._up_to_time is None
             server = model.replica(0 if by_sequence else behind)
             frames = server.last_of(engine.open(reply))
             if losses.get(number) is not None:

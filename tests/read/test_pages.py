@@ -15,6 +15,7 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
+from jetsync._proto.direct import PagedRead
 from jetsync._proto.direct_last import LastRead
 from jetsync.read import pages
 from jetsync.read.last import OnePage
@@ -43,7 +44,9 @@ def reader():
     """
     connection = SimpleNamespace(new_inbox=lambda: "_INBOX.x", closing=Latch())
     context = SimpleNamespace(prefix="$JS.API", connection=connection, lane=OPEN_LANE)
-    return PageReader(context, "S", ReadPlan(), name="scan", seconds=10.0)
+    plan = ReadPlan()
+    plan.engine = PagedRead()
+    return PageReader(context, "S", plan, name="scan", seconds=10.0)
 
 
 class TestClosing:
@@ -152,10 +155,12 @@ class TestStrangers:
         """
         answers = []
         monkeypatch.setattr(pages, "may_answer", lambda *_: answers.append(True))
+        engine = reader.plan.engine
+        engine.verdict, engine.answerer = "stranger", b"M"
         for _ in range(TRIES):
-            reader._check_stranger("M")
+            reader._check_stranger()
         with pytest.raises(jetsync.IncompleteMirrorError) as caught:
-            reader._check_stranger("M")
+            reader._check_stranger()
         assert (caught.value.stream, caught.value.mirror) == ("S", "M")
         assert len(answers) == TRIES + 1
 
@@ -164,8 +169,9 @@ class TestStrangers:
         An answer of a mirror that has all messages does not count as an attempt.
         """
         monkeypatch.setattr(pages, "may_answer", lambda *_: True)
-        reader._check_stranger("M")
-        assert reader.tries == 0
+        reader.plan.engine.answerer = b"M"
+        reader._check_stranger()
+        assert reader.plan.engine.tries == 0
 
 
 class TestTime:
@@ -199,7 +205,6 @@ class TestNothingFound:
             again.append(wait)
 
         reader = SimpleNamespace(
-            tries=0,
             try_again=try_again,
             first_at_leader=lambda request: at_leader and SimpleNamespace(sequence=at_leader),
         )
