@@ -222,6 +222,13 @@ class PageReader:
         """The subject of the requests."""
         return f"{self.context.prefix}.DIRECT.GET.{self.stream}"
 
+    def __enter__(self) -> None:
+        """Begin an iteration. It calls :meth:`_raise` at its end."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """End the read."""
+        self._end(None if isinstance(error, GeneratorExit) else error)
+
     def begin(self, deadline: Deadline) -> None:
         """
         Request the first page and wait for its first messages. Raise if the request is refused.
@@ -231,9 +238,10 @@ class PageReader:
             self._first = self._next()
             if not self._first:
                 self._raise()
-        except BaseException:
-            self.close()
-            raise
+        finally:
+            if not self._first:
+                # It failed, or there is no message.
+                self.close()
 
     def close(self, iteration: Iteration[Any] | ListIteration[StoredMessage] | None = None) -> None:
         """End the read, and an iteration over it, now; any thread, safe to repeat."""
@@ -264,7 +272,7 @@ class PageReader:
 
     def _payloads(self) -> Generator[list[bytes | memoryview], None, None]:
         show = shown_by(self.context)
-        with self._iteration():
+        with self:
             while runs := self._next():
                 while runs and not self._over.is_set():
                     run = runs.pop(0)
@@ -275,10 +283,11 @@ class PageReader:
                         yield [view[a:b] for a, b in zip(bounds[1::3], bounds[2::3], strict=True)]
                     else:
                         yield [message.data for message in run]
+            self._raise()
 
     def _messages(self) -> Generator[list[StoredMessage], None, None]:
         show = shown_by(self.context)
-        with self._iteration():
+        with self:
             while runs := self._next():
                 # The bytes of a run are released early, so that the next read reuses their memory.
                 while runs:
@@ -291,26 +300,15 @@ class PageReader:
                     else:
                         for message in messages:
                             yield [show(message)]
+            self._raise()
 
     def _pages(self) -> Generator[StoredPage, None, None]:
         show = shown_by(self.context)
-        with self._iteration():
+        with self:
             while runs := self._next(whole=True):
                 page = page_of(runs)
                 yield page if show is None else StoredPage([show(each) for each in page])
-
-    @contextlib.contextmanager
-    def _iteration(self) -> Iterator[None]:
-        """End the read after the block, and raise the error that ended it, if any."""
-        error: BaseException | None = None
-        try:
-            yield
             self._raise()
-        except BaseException as raised:
-            error = None if isinstance(raised, GeneratorExit) else raised
-            raise
-        finally:
-            self._end(error)
 
     def read_all(self) -> list[StoredMessage]:
         """Return all messages without showing them to plugins, or raise the error of the read."""
@@ -353,7 +351,7 @@ class PageReader:
                         arrived = self._arrived()
                         self.plan.check(self, page_of(arrived))
                         runs += arrived
-                        self._page_ended = self._end_page()
+                        self._page_ended = not self.plan.engine.is_open and self._end_page()
                     continue
                 if engine.verdict == "unanswered":
                     self._wait_for_server()
@@ -397,13 +395,13 @@ class PageReader:
         """
         Finish a page that is complete, and request the next one before its messages are handed out.
 
-        Returns whether it is complete. If not, it is still open or has to be requested again.
+        Returns whether it is complete. If not, it has to be requested again.
         """
         engine = self.plan.engine
-        if engine.verdict == "stranger" and not engine.is_open:
+        if engine.verdict == "stranger":
             self._check_stranger()
             return False
-        if engine.is_open or engine.verdict == "unanswered" or self.plan.recover(self):
+        if engine.verdict == "unanswered" or self.plan.recover(self):
             return False
         if engine.error is not None:
             raise engine.error
