@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from jetsync._base.deadline import Deadline
-
 Reason: TypeAlias = Literal["count", "timeout", "stall", "sentinel", "disconnected", "closed"]
 
 
@@ -27,7 +25,7 @@ class Gathering:
         limit: How many answers to take at most; None for no limit.
     """
 
-    def __init__(self, end: Deadline, stall: float | None = None, limit: int | None = None) -> None:
+    def __init__(self, end: float, stall: float | None = None, limit: int | None = None) -> None:
         self._end = end
         self._stall = stall
         self._limit = limit
@@ -42,11 +40,11 @@ class Gathering:
         #: Why the request has ended; None while there may be answers to take.
         self.reason: Reason | None = None
 
-    def wait(self, now: float) -> Deadline:
+    def wait(self, now: float) -> float:
         """Return when a wait for the next answer that begins now has to end."""
-        if self._stall is not None and self.count and now + self._stall < self._end.at:
+        if self._stall is not None and self.count and now + self._stall < self._end:
             self._silence = "stall"
-            return Deadline(now + self._stall, self._stall)
+            return now + self._stall
         self._silence = "timeout"
         return self._end
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jetsync import errors
-from jetsync._base.deadline import FOREVER
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.pickling import refuse_copy
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._base.deadline import Deadline
     from jetsync._io.connection import Connection
     from jetsync._io.refusals import Refusals
     from jetsync._proto.answers import Reason
@@ -75,13 +74,14 @@ class Answers:
         self.subject = subject
         self._connection = connection
         self._until = until
+        self._total = deadline.total
         self._target = target = subject.encode()
         inbox = connection.new_inbox().encode()
         request = frames.message(target, inbox, header, payload)
         # Before the write: the request must not be sent if its answers cannot be read.
         refuse_request()
         self._reading = Reading("request", connection)
-        self._engine = engine = Gathering(deadline, stall, max_messages)
+        self._engine = engine = Gathering(deadline.at, stall, max_messages)
         reports = DropReports(connection, subject, is_request=True)
         self._box = box = BoundedMailbox(inbox, reports)
         box.find_messages = functools.partial(_unanswered, target, box.frames, engine)
@@ -162,6 +162,8 @@ class Answers:
         held, engine = self._reading.held, self._engine
         try:
             while engine.reason != "closed":
+                if engine.reason is not None:
+                    self._end()
                 item = held.get(me)
                 if isinstance(item, Message):
                     return item
@@ -169,8 +171,6 @@ class Answers:
                     self._judge(item, me)
                 elif self._reading.over.is_set():
                     break
-                elif engine.reason is not None:
-                    self._end()
                 else:
                     self._receive(me)
         except Exception as error:
@@ -188,10 +188,10 @@ class Answers:
         """Hold the next frame, or note that none has arrived."""
         engine, now = self._engine, time.monotonic()
         limit = engine.wait(now)
-        if limit.at <= now:
+        if limit <= now:
             # Otherwise, a caller who is slower than the responders would never come to an end.
             self._note_silence()
-        if not self._box.receive(self._reading.held, me, limit, self._look):
+        if not self._box.receive(self._reading.held, me, self._wait, limit):
             if engine.ending is None:
                 self._note_silence()
             else:
@@ -215,11 +215,17 @@ class Answers:
             engine.found_sentinel()
             del held[me]
 
-    def _look(self) -> bool:
-        """Return whether no more answers arrive; raise if the server has refused the request."""
+    def _wait(self, limit: float) -> bool:
+        """Wait for a frame until *limit*, unless no more arrive."""
+        if self._engine.ending is None:
+            self._look()
+        if self._engine.ending is not None:
+            return False
+        return self._connection.lane.wait(self._box, Deadline(limit, self._total))
+
+    def _look(self) -> None:
+        """Note that no more answers arrive, if so; raise if the server has refused the request."""
         box, engine, failure = self._box, self._engine, self._box.failure
-        if engine.ending is not None:
-            return True
         if isinstance(failure, errors.ConnectionClosedError):
             if failure.__cause__ is None:
                 engine.client_closed()
@@ -236,7 +242,6 @@ class Answers:
         for _, refusal in box.take_denials():
             engine.settle()
             raise_failure(refusal)
-        return engine.ending is not None
 
 
 def _unanswered(

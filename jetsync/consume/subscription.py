@@ -5,7 +5,7 @@ Core NATS subscriptions: messages as an iterator.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors, events
 from jetsync._base.deadline import FOREVER, Deadline, as_seconds
@@ -37,6 +37,8 @@ MAX_PENDING_BYTES: Final = 64 << 20
 
 # Seconds for which messages that are in flight still arrive after an unsubscribe.
 UNSUBSCRIBE_GRACE: Final = 5.0
+
+T = TypeVar("T")
 
 _logger = get_logger("jetsync.subscription")
 
@@ -97,13 +99,11 @@ class BoundedMailbox(Mailbox):
             self._reports.began(self.dropped - self._reported)
         super().wake()
 
-    def receive(
-        self, held: dict[int, Any], me: int, deadline: Deadline, look: Callable[[], bool]
-    ) -> bool:
+    def receive(self, held: dict[int, Any], me: int, wait: Callable[[T], bool], until: T) -> bool:
         """
         Move the oldest message to ``held[me]``, unless there is one, and return whether there is.
 
-        Waits for it until *deadline*, or until *look* returns true because no more arrive.
+        Calls *wait* with *until* as long as there is none, and ends if it returns false.
 
         Raises:
             SlowConsumerError: Messages were dropped since the last call.
@@ -121,7 +121,7 @@ class BoundedMailbox(Mailbox):
                     return True
             except IndexError:  # Empty, or closed at this moment.
                 pass
-            if look() or not self._reports.lane.wait(self, deadline):
+            if not wait(until):
                 return False
         return True
 
@@ -147,7 +147,6 @@ class DropReports:
     """
 
     def __init__(self, connection: Connection, subject: str, *, is_request: bool = False) -> None:
-        self.lane: Lane = connection.lane
         self.is_request = is_request
         self._connection = connection
         self._subject = subject
@@ -156,7 +155,7 @@ class DropReports:
         """Report that messages are being dropped; called by the reading thread."""
         self._emit(dropped)
         # Log handlers are code of the application and must not run under the read lock.
-        self.lane.later(0.0, _log_drop, self._subject, dropped)
+        self._connection.lane.later(0.0, _log_drop, self._subject, dropped)
 
     def error(self, dropped: int) -> errors.SlowConsumerError:
         """Report dropped messages to the plugins, and return the error for the caller."""
@@ -315,19 +314,19 @@ class Subscription:
     def _receive(self, deadline: Deadline, me: int) -> Message | None:
         """Hold and return the next message; None at the end or at the deadline. In the turn."""
         held: dict[int, Frame] = self._reading.held
-        if not self._box.receive(held, me, deadline, self._look):
+        if not self._box.receive(held, me, self._wait, deadline):
             return None
         return Message(*held[me], self._connection)
 
-    def _look(self) -> bool:
-        """Return whether this process closed it and all messages were taken; raise if it failed."""
+    def _wait(self, deadline: Deadline) -> bool:
+        """Wait for a message, unless this process closed it; raise if it failed."""
         if self._box.failure is None:
             self._box.take_lost()
             self._lane.check()
-            return False
+            return self._lane.wait(self._box, deadline)
         if not self._is_over():
             raise_failure(self._box.failure)
-        return True
+        return False
 
     def _is_over(self) -> bool:
         """Return whether this process closed it and all messages were taken."""

@@ -224,6 +224,16 @@ class TestEnds:
         answers.close()
         assert open_subscriptions(client) == 0
 
+    def test_the_last_wanted_answer_unsubscribes(self, client, asked, unique):
+        """
+        The call that returns the last wanted answer unsubscribes.
+        """
+        answers = client.request_many(unique, timeout=30, max_messages=1)
+        asked.answer(b"1")
+        assert next(answers).data == b"1"
+        assert answers.reason == "count"
+        assert open_subscriptions(client) == 0
+
     def test_closing_in_another_thread(self, client, asked, unique):
         """
         A thread that waits for an answer stops when another one closes the request.
