@@ -41,7 +41,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 8
+#define INTERFACE 9
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -2050,6 +2050,7 @@ typedef struct {
     uint8_t is_stopped;
     PyObject *targets, *suffix; /* Set once. */
     PyObject *prefix;           /* NULL if it is empty. */
+    int in_headers;             /* Whether the number is in the header block. */
     Growing frames;
     /* The messages in `frames`, those of them that were taken, and the bytes of these. */
     Py_ssize_t count, taken, taken_bytes;
@@ -2111,10 +2112,8 @@ stage_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(stage_begin_doc, "begin($self, prefix, /)\n--\n\nBegin another batch.");
-
 static PyObject *
-stage_begin(PyObject *self, PyObject *prefix)
+begin_stage(PyObject *self, PyObject *prefix, int in_headers)
 {
     Stage *stage = (Stage *)self;
     PyObject *before;
@@ -2126,12 +2125,61 @@ stage_begin(PyObject *self, PyObject *prefix)
     HOLD_FIELDS(self);
     before = stage->prefix;
     stage->prefix = prefix;
+    stage->in_headers = in_headers;
     stage->frames.size = 0;
     stage->count = stage->taken = stage->taken_bytes = stage->size = 0;
     stage->last = stage->places = stage->small = 0;
     LET_FIELDS_GO();
     Py_XDECREF(before);
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stage_begin_doc, "begin($self, prefix, /)\n--\n\nBegin another batch.");
+
+static PyObject *
+stage_begin(PyObject *self, PyObject *prefix)
+{
+    return begin_stage(self, prefix, 0);
+}
+
+PyDoc_STRVAR(stage_begin_in_headers_doc,
+"begin_in_headers($self, prefix, /)\n--\n\nBegin a batch whose headers have the numbers.");
+
+static PyObject *
+stage_begin_in_headers(PyObject *self, PyObject *prefix)
+{
+    return begin_stage(self, prefix, 1);
+}
+
+/* Make the frame of a message whose header block begins with the prefix, the number and the suffix. */
+static void
+write_numbered(Frame *frame, const Form *form, Span subject, int64_t number, Span data)
+{
+    Span *parts = frame->parts, digits, tail = form->block;
+    int count = 0;
+    int64_t size;
+    if (tail.size == 0) {
+        tail = LITERAL("\r\n");
+    }
+    write_digits(&frame->number, number);
+    digits = digits_of(&frame->number);
+    size = (int64_t)form->prefix.size + digits.size + form->suffix.size + tail.size;
+    write_digits(&frame->block_size, size);
+    write_digits(&frame->size, size + data.size);
+    parts[count++] = LITERAL("HPUB ");
+    parts[count++] = subject;
+    parts[count++] = LITERAL(" ");
+    parts[count++] = digits_of(&frame->block_size);
+    parts[count++] = LITERAL(" ");
+    parts[count++] = digits_of(&frame->size);
+    parts[count++] = LITERAL("\r\n");
+    parts[count++] = form->prefix;
+    parts[count++] = digits;
+    parts[count++] = form->suffix;
+    parts[count++] = tail;
+    parts[count++] = data;
+    parts[count++] = LITERAL("\r\n");
+    frame->count = count;
 }
 
 /*
@@ -2149,7 +2197,12 @@ add_frame(Stage *stage, Span subject, Span header, Span data)
     if (stage->prefix != NULL) {
         (void)as_span(stage->prefix, &form.prefix);
     }
-    write_frame(&frame, &form, subject, stage->last + 1, data);
+    if (stage->in_headers) {
+        write_numbered(&frame, &form, subject, stage->last + 1, data);
+    }
+    else {
+        write_frame(&frame, &form, subject, stage->last + 1, data);
+    }
     for (i = 0; i < frame.count; i++) {
         if (append(&stage->frames, frame.parts[i].at, frame.parts[i].size) < 0) {
             stage->frames.size = before;
@@ -2339,6 +2392,7 @@ stage_written(PyObject *self, PyObject *Py_UNUSED(none))
 
 static PyMethodDef stage_methods[] = {
     STAGE_METHOD(begin, METH_O),
+    STAGE_METHOD(begin_in_headers, METH_O),
     STAGE_METHOD(stage, METH_FASTCALL),
     STAGE_METHOD(append, METH_O),
     STAGE_METHOD(allow, METH_FASTCALL),

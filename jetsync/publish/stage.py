@@ -43,7 +43,7 @@ class Stage:
 
     Args:
         targets: The known subjects, as bytes. The owner may add some, and drop all.
-        suffix: The end of each reply subject, after the number.
+        suffix: What follows the number, in each reply subject or header block.
     """
 
     # Threads: any for `stage` and `stop`, the loop thread for `take`, `written` and
@@ -53,7 +53,7 @@ class Stage:
     # places. `stop` sets `_is_stopped` without it.
 
     __slots__ = (
-        "_before", "_form", "_frames", "_header_form", "_is_stopped", "_lock", "_prefix", "_small",
+        "_before", "_form", "_frames", "_head", "_header_form", "_is_stopped", "_lock", "_small",
         "_start", "_suffix", "_taken", "_targets", "places", "size",
     )  # fmt: skip
 
@@ -69,12 +69,14 @@ class Stage:
     def begin(self, prefix: bytes, /) -> None:
         """Close, forget all messages, and let reply subjects begin with *prefix*."""
         start = b"%b%%d%b" % (prefix.replace(b"%", b"%%"), self._suffix)
+        # The bytes of prefix and suffix in a header block; None if they are in the reply subject.
+        self._head: int | None = None
         self._form = b"PUB %%b %b %%d\r\n%%b\r\n" % start
         self._header_form = b"HPUB %%b %b %%d %%d\r\n%%b%%b\r\n" % start
         self._small = 0
         # Frames, and the arguments of `_form`. Making many frames at once costs a third less than
         # making each one when its message is staged.
-        self._frames: list[bytes | tuple[bytes, int, int, bytes]] = []
+        self._frames: list[bytes | tuple[bytes | int, ...]] = []
         # Those before `_start` were written, and those before `_taken` were taken.
         self._start = self._taken = 0
         # The number of the message before the first frame. The place of a frame decides the number,
@@ -85,6 +87,17 @@ class Stage:
         # Bytes of the frames that the owner has appended and not written. Staged messages are too
         # small to count.
         self.size: int = 0
+
+    def begin_in_headers(self, prefix: bytes, /) -> None:
+        """
+        Do the same as :meth:`begin`, for messages without reply subjects.
+
+        The header block of each message begins with *prefix*, the number and the suffix.
+        """
+        self.begin(prefix)
+        start = b"%b%%d%b" % (prefix.replace(b"%", b"%%"), self._suffix)
+        self._head = len(start % 0) - 1
+        self._form = b"HPUB %%b %%d %%d\r\n%b%%b%%b\r\n" % start
 
     @property
     def last(self) -> int:
@@ -105,7 +118,8 @@ class Stage:
         Args:
             subject: The subject.
             data: The payload.
-            header: The header block; empty for none.
+            header: The header block, or the end of the one that begins with the number; empty for
+                no headers.
         """
         # Before the lock is taken: in a forked child, its owner may not exist.
         if self._is_stopped or type(subject) is not str or type(data) is not bytes:
@@ -122,7 +136,11 @@ class Stage:
             self.places = 0
             frames = self._frames
             number = self._before + len(frames) + 1
-            if header:
+            if self._head is not None:
+                tail = header or b"\r\n"
+                length = self._head + len(b"%d" % number) + len(tail)
+                frames.append((target, length, length + size, number, tail, data))
+            elif header:
                 length = len(header)
                 parts = target, number, length, length + size, header, data
                 frames.append(self._header_form % parts)

@@ -522,8 +522,8 @@ class TestStage:
     @pytest.mark.parametrize(
         ("name", "arguments"),
         [
-            ("begin", (None,)), ("begin", ("x",)), ("append", (None,)), ("append", ("x",)),
-            ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", b"")),
+            ("begin", (None,)), ("begin_in_headers", ("x",)), ("append", (None,)),
+            ("append", ("x",)), ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", b"")),
             ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1)),
             ("allow", (-1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1)), ("allow", (None, 1, 1)),
             ("allow", (0, None, 1)), ("allow", (0, 1, 1.5)), ("allow", (0, 1 << 63, 1)),

@@ -893,21 +893,21 @@ class Staged:
             elif draw < 0.8:
                 steps.append(("append", rng.choice(PAYLOADS)))
             elif draw < 0.81:
-                steps.append(("begin", rng.choice(REPLIES)))
+                begin = rng.choice(["begin", "begin_in_headers"])
+                steps.append((begin, rng.choice(REPLIES)))
             elif draw < 0.83:
                 steps.append((rng.choice(["learn", "forget"]),))
             else:
                 names = ["take", "take", "written", "close", "close_if_empty", "stop"]
                 steps.append((rng.choice(names),))
-        return rng.choice([b"", b".1.$FI", b"%d%%"]), rng.choice([b"", b"_INBOX.p.", b"%b"]), steps
+        begin = rng.choice(["begin", "begin_in_headers"]), rng.choice([b"", b"_INBOX.p.", b"%b"])
+        return rng.choice([b"", b".1.$FI", b"%d%%"]), begin, steps
 
     def run(self, functions: Functions, drawn: Any) -> Any:
-        suffix, prefix, steps = drawn
+        suffix, begin, steps = drawn
         targets, log = dict(TARGETS), []
         stage = functions["Stage"](targets, suffix)
-        stage.begin(prefix)
-        stage.allow(0, 9, 100)
-        for name, *arguments in steps:
+        for name, *arguments in (begin, ("allow", 0, 9, 100), *steps):
             if name == "learn":
                 targets["new"] = b"new"
             elif name == "forget":

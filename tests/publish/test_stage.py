@@ -85,6 +85,24 @@ class TestFrames:
         assert stage.stage("a", b"x") == 1
         assert stage.take().startswith(b"PUB a q.1.1.")
 
+    @pytest.mark.parametrize("last", [0, 8, 98, (1 << 62) - 3])
+    def test_numbers_in_the_header(self, last):
+        """The number may be in the header block, whose size counts its digits."""
+        stage = _stage.Stage({"a": b"a"}, b"%\r\n")
+        stage.begin_in_headers(b"N: %d")
+        stage.allow(last, 2, 10)
+        assert stage.stage("a", b"xyz") == last + 1
+        assert stage.stage("a", b"", b"A:1\r\n\r\n") == last + 2
+        one = b"N: %%d%d%%\r\n\r\n" % (last + 1)
+        two = b"N: %%d%d%%\r\nA:1\r\n\r\n" % (last + 2)
+        assert stage.take() == b"HPUB a %d %d\r\n%bxyz\r\nHPUB a %d %d\r\n%b\r\n" % (
+            len(one), len(one) + 3, one, len(two), len(two), two,
+        )  # fmt: skip
+        stage.begin(b"r.")
+        stage.allow(0, 1, 10)
+        stage.stage("a", b"x")
+        assert stage.take() == b"PUB a r.1%\r\n 1\r\nx\r\n"
+
 
 class TestWritten:
     def test_what_is_not_written_is_taken_again(self, stage):
