@@ -2,7 +2,7 @@
 The protocol engine of atomic batches (ADR-50).
 
 It numbers the messages of a batch, decides which of them ask for an answer, commits in one of two
-ways, checks headers and reads answers. It does not encode, write or wait.
+ways, checks headers and reads answers. It keeps all messages. It does not encode, write or wait.
 
 From API level 4 a batch can end with a marker that the server does not store. Older servers commit
 only with a message, so the engine holds the latest message back for the commit. Every batch ends in
@@ -23,7 +23,7 @@ from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jetsync.values.frame import Frame
 
@@ -120,12 +120,12 @@ class AtomicBatchEngine(Generic[Item]):
     ) -> None:
         self.batch_id: Final = batch_id
         self.state: BatchState = BatchState.OPEN
-        self._items: list[Item] = []
-        # All messages that were added, in order.
-        self.items: Final[Sequence[Item]] = self._items
-        # Adds a message without a check. Allowed while there are fewer messages than `quiet`.
-        self.add_quietly: Final[Callable[[Item], None]] = self._items.append
-        # How many of them were returned to be written.
+        # All messages to write, in order, to send them again: items, and blocks of staged frames.
+        self.kept: Final[list[Item | bytes]] = []
+        # The message that waits for the commit.
+        self._held: list[Item] = []
+        # The number of the last other message, and that of the last one that was kept.
+        self.last: int = 0
         self.sent: int = 0
         # The server's confirmation, if the batch is committed.
         self.ack: BatchAck | None = None
@@ -138,7 +138,17 @@ class AtomicBatchEngine(Generic[Item]):
         self._plan()
 
     def __repr__(self) -> str:
-        return f"<AtomicBatchEngine {self.state.value} {self.sent} of {len(self.items)} sent>"
+        return f"<AtomicBatchEngine {self.state.value} {self.sent} of {self.size} sent>"
+
+    @property
+    def size(self) -> int:
+        """The number of messages."""
+        return self.last + len(self._held)
+
+    @property
+    def places(self) -> int:
+        """How many messages may be staged: they need no answer, and the server accepts them."""
+        return 0 if self._hold_back else self._quiet - self.last
 
     @property
     def may_be_resent(self) -> bool:
@@ -155,27 +165,45 @@ class AtomicBatchEngine(Generic[Item]):
         """
         if self.state is not BatchState.OPEN or self.complete:
             raise errors.BatchClosedError
-        if self._limit is not None and len(self.items) + count > self._limit:
-            raise _too_large(len(self.items) + count, self._limit)
+        if self._limit is not None and self.size + count > self._limit:
+            raise _too_large(self.size + count, self._limit)
 
-    def add(self, item: Item) -> bool:
-        """Add a message; return whether the caller has to write :meth:`take` now."""
+    def staged(self, last: int) -> None:
+        """Count the messages that were staged; *last* is the number of the last one."""
+        self.last = max(self.last, last)
+
+    def add(self, item: Item) -> Part[Item] | None:
+        """
+        Add a message. Return the one to stage or to write, or None if it waits for the commit.
+
+        If the returned part asks, the caller has to write it now.
+        """
         self.check_room()
-        self._items.append(item)
-        return len(self._items) > self.quiet
+        if self._hold_back:
+            self._held.append(item)
+            if len(self._held) == 1:
+                return None
+            item = self._held.pop(0)
+        (part,) = self._number([item])
+        return part
 
-    def take(self) -> list[Part[Item]]:
-        """Return all messages to write, up to the next message that asks in each part."""
-        end = len(self.items)
-        if self._hold_back and not self.complete:
-            end -= 1
-        parts = []
-        while self.sent < end:
-            stop = min(end, self._ask)
-            parts.append(Part(self.sent + 1, self._items[self.sent : stop], stop == self._ask))
-            self.sent = stop
-            if stop == self._ask:
+    def keep(self, *messages: Item | bytes) -> None:
+        """Keep messages, which are going to be written: items, and blocks of staged frames."""
+        self.kept.extend(messages)
+        self.sent = self.last
+
+    def _number(self, items: Sequence[Item]) -> list[Part[Item]]:
+        """Return the parts of numbered messages, each up to the next message that asks."""
+        parts, start = [], 0
+        while start < len(items):
+            stop = min(len(items), start + self._ask - self.last)
+            part = Part(self.last + 1, list(items[start:stop]))
+            self.last += stop - start
+            part.asks = self.last == self._ask
+            if part.asks:
                 self._plan()
+            parts.append(part)
+            start = stop
         return parts
 
     def commit(self, *items: Item) -> list[Part[Item]]:
@@ -186,29 +214,28 @@ class AtomicBatchEngine(Generic[Item]):
             BatchClosedError, BatchTooLargeError: As for :meth:`check_room`. The batch is unchanged.
         """
         self.check_room(len(items))
-        self._items += items
-        if not self.items:
+        if not items and not self.size:
             raise errors.BatchClosedError(reason="it has no messages")
         self.complete = True
-        parts = self.take()
+        items = (*self._held, *items)
+        self._held.clear()
+        parts = self._number(items)
+        self.keep(*items)
         if not parts:
-            return [Part(self.sent + 1, [], asks=True, commit=END_OF_BATCH)]
+            return [Part(self.last + 1, [], asks=True, commit=END_OF_BATCH)]
         parts[-1].asks, parts[-1].commit = True, STORED
         return parts
 
     def _plan(self) -> None:
         """Find the next message that asks for an answer."""
-        following, every, limit = self.sent + 1, self._ack_every, self._limit
+        following, every, limit = self.last + 1, self._ack_every, self._limit
         ask = following + -following % every if every else UNLIMITED
         if limit is None and following <= USUAL_LIMIT + 1:
             # The server may refuse this one and all that follow.
             ask = min(ask, USUAL_LIMIT + 1)
         self._ask = 1 if self._ack_first and following == 1 else ask
-        # While there are fewer messages, there is room for another one, and it does not ask for an
-        # answer.
-        self.quiet: int = min(
-            self._ask - 1 + self._hold_back, UNLIMITED if limit is None else limit
-        )
+        # The last message before it for which there is room.
+        self._quiet = min(self._ask - 1, UNLIMITED if limit is None else limit)
 
     def not_stored(self) -> None:
         """Record that the stream will have no message of the batch, so that nothing follows."""
@@ -238,9 +265,9 @@ class AtomicBatchEngine(Generic[Item]):
         if isinstance(ack, errors.ApiError):
             self.state = BatchState.FAILED
             if isinstance(ack, errors.BatchTooLargeError) and ack.limit is not None:
-                raise _too_large(len(self.items), ack.limit, ack.stream)
+                raise _too_large(self.size, ack.limit, ack.stream)
             raise ack
-        stored = len(self.items)
+        stored = self.size
         if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # A server without support for batches, or for this kind of commit.
             self.state = BatchState.SPLIT

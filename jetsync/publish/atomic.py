@@ -162,7 +162,7 @@ class AtomicBatch:
     @property
     def size(self) -> int:
         """The number of messages added."""
-        return 0 if self._attempt is None else len(self._attempt.engine.items)
+        return 0 if self._attempt is None else self._attempt.size
 
     @property
     def ack(self) -> BatchAck | None:
@@ -422,7 +422,7 @@ class AtomicBatch:
 
     def _begin(self, messages: BatchMessages) -> BatchAttempt:
         """Start the batch, because its first message is valid."""
-        attempt = BatchAttempt(self._context, self._id, messages, self._turn, self._options)
+        attempt = BatchAttempt(self._context, self._id, messages, self._options)
         when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._ids.add(self._id)
@@ -440,7 +440,7 @@ class AtomicBatch:
         if self._phase is not _OPEN or self._discarding or self._is_split:
             raise self._closed_error()
         if attempt is not None:
-            size = len(attempt.engine.items)
+            size = attempt.size
             abandoned = attempt.abandoned(deadline)
             if abandoned is not None:
                 self._lose(abandoned)
@@ -470,7 +470,7 @@ class AtomicBatch:
         self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = BatchAttempt(self._context, self._id, messages, self._turn)
+        attempt = BatchAttempt(self._context, self._id, messages)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
         # Set before the write, because another attempt takes the messages from this one.
@@ -485,8 +485,9 @@ class AtomicBatch:
         before.end()
         if self._id == before.id:
             self._id = self._connection.new_batch_id()
-        before.messages.prepare_resend(self._id, before.engine.items, deadline)
-        self._send_whole(before.messages, before.engine.items, deadline)
+        items = before.items()
+        before.messages.prepare_resend(self._id, items, deadline)
+        self._send_whole(before.messages, items, deadline)
 
     def _discard_now(self) -> None:
         """Carry out a discard. If another call is using the batch, that call does it at its end."""
@@ -571,10 +572,10 @@ class AtomicBatch:
         if attempt is None:
             assert messages is not None
             attempt = self._begin(messages)
-        parts = attempt.engine.commit(*final)
+        send = attempt.commit(final, deadline)
         # In the same step, so that no interrupt leaves a batch that is complete and open.
         self._after("commit")
-        return partial(attempt.send, parts, deadline)
+        return send
 
     def _store(
         self,

@@ -2,8 +2,7 @@
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
 A retry uses another :class:`BatchAttempt` with another id. Small messages are not written one by
-one. They are staged, and then encoded and written together, so the server works while the caller
-adds more.
+one. They are staged, and then written together, so the server works while the caller adds more.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors, events
-from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
@@ -23,16 +21,15 @@ from jetsync._proto.frames import hpub
 from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE
+from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE, Stage
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync._base.turn import Turn
     from jetsync._proto.outcome import OutcomeRule
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
@@ -62,22 +59,19 @@ class BatchAttempt:
         context: Context of the batch.
         batch_id: The id.
         messages: Checks the messages of the batch, and has looked up the stream.
-        turn: The turn of the batch. It is marked as unfinished while a call stages a message.
         options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
 
     # Threads: those that have the turn of the batch, any for `stage`, and the one that reads the
     # socket for `on_advisory`.
-    # Locks: the staging lock, `_staging_lock`, protects `_places` and the end of the engine's
-    # `items`. While there are places, only calls that stage change the mark of the turn.
+    # Locks: none of its own.
 
     def __init__(
         self,
         context: Context,
         batch_id: str,
         messages: BatchMessages,
-        turn: Turn,
         options: AtomicOptions | None = None,
     ) -> None:
         known = messages.known
@@ -99,12 +93,8 @@ class BatchAttempt:
         self._lane = context.lane
         self._outbox = context.lane.outbox
         self._wire = messages.wire
-        # Held for a few steps only, so waiting for it needs no deadline. The turn may
-        # be held during a wait, so taking it costs more.
-        self._staging_lock = short_lock()
-        self._turn = turn
-        # How many more messages may wait to be written.
-        self._places = 0
+        self._stage = Stage(messages.targets, b"\r\n")
+        self._stage.begin_in_headers(self._wire.head)
         # A message that is added after this moment is written at once. 0, which is always in the
         # past, before the first message and after the end.
         self._due = 0.0
@@ -139,10 +129,28 @@ class BatchAttempt:
     @property
     def all_have_ids(self) -> bool:
         """Whether every message has an id, so that the stream cannot store the batch twice."""
-        return self.messages.all_have_ids(len(self.engine.items))
+        return self.messages.all_have_ids(self.engine.size)
+
+    @property
+    def size(self) -> int:
+        """The number of messages, with those that are staged; any thread."""
+        return max(self.engine.size, self._stage.last)
+
+    def items(self) -> list[BatchItem]:
+        """Return all messages; the stage is closed."""
+        items: list[BatchItem] = []
+        for each in self.engine.kept:
+            items += self._wire.items(each) if isinstance(each, bytes) else (each,)
+        return items
+
+    @property
+    def _subject(self) -> bytes:
+        """A subject of the batch."""
+        return next(iter(self.messages.targets.values()))
 
     def end(self) -> None:
         """Mark the batch as finished; never waits."""
+        self._stage.stop()
         self._due = 0.0
         if self.engine.state is BatchState.OPEN:
             self._record(outcome_of(Cause.INTERRUPTED, sent=self._may_commit))
@@ -153,7 +161,7 @@ class BatchAttempt:
 
     def _note_unanswered(self) -> None:
         """Mark the messages as untracked, because the server may still refuse them."""
-        for subject in {target for target, _, _ in self.engine.items}:
+        for subject in list(self.messages.targets.values()):
             self._connection.refusals.add(subject)
 
     def discard(self) -> None:
@@ -165,7 +173,7 @@ class BatchAttempt:
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])
-            target, header, payload = self._wire.last(gap, engine.items[-1])
+            target, header, payload = self._wire.last(gap, self._subject)
             self._note_unanswered()
             self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
@@ -182,7 +190,7 @@ class BatchAttempt:
 
     def stage(self, subject: Any, data: Any) -> bool:
         """
-        Add a small message to those that wait to be written, or return False if :meth:`add` has to.
+        Stage a small message, or return False if :meth:`add` has to add it.
 
         Any thread may call this, without the turn. The staged messages are written
         with one that has no place, with one that is added :data:`STAGING_PAUSE` seconds after the
@@ -190,25 +198,13 @@ class BatchAttempt:
         messages visible.
         """
         outbox = self._outbox
-        item = self.messages.plain(subject, data)
-        if (
-            item is None
-            or outbox.epoch != self._epoch
-            # Before the staging lock is taken: in a forked child, its owner may not exist.
-            or outbox.state is not _OPEN
-            or time.monotonic() > self._due
-        ):
-            return False
-        with self._staging_lock:
-            places = self._places
-            # Unfinished after an interrupt of a call that staged, and in a handler inside it.
-            if places <= 0 or self._turn.unfinished:
-                return False
-            self._turn.unfinished = True
-            self.engine.add_quietly(item)
-            self._places = places - 1
-            self._turn.unfinished = False
-            return True
+        return (
+            outbox.epoch == self._epoch
+            # Before the lock of the stage is taken: in a forked child, its owner may not exist.
+            and outbox.state is _OPEN
+            and time.monotonic() <= self._due
+            and self._stage.stage(subject, data) > 0
+        )
 
     def stop_staging(self) -> None:
         """
@@ -217,39 +213,57 @@ class BatchAttempt:
         Raises:
             CallInSignalHandlerError: The calling thread stages a message.
         """
-        refuse_reentry(self._staging_lock)
-        with self._staging_lock:
-            self._places = 0
+        self.engine.staged(self._stage.close())
 
     def add(self, item: BatchItem, deadline: Deadline) -> None:
         """Add a message, and write all that wait unless they can wait for more."""
-        engine = self.engine
-        if (
-            engine.add(item)
-            or len(engine.items) >= engine.sent + MOST_STAGED
-            or len(item[1]) + len(item[2]) > SMALL
-            or time.monotonic() > self._due
-        ):
-            parts = engine.take()
-            if parts:
-                self.send(parts, deadline)
+        part, stage = self.engine.add(item), self._stage
+        if part is None:
+            return
+        _, tail, payload = item = part.items[0]
+        if part.asks or len(tail) + len(payload) > SMALL:
+            self.send([part], deadline, self._take(item))
+            return
+        frames: list[bytes] = []
+        self._wire.encode([item], part.first, frames, frames.clear)
+        stage.append(frames[0])
+        if stage.count >= MOST_STAGED or time.monotonic() > self._due:
+            self.send((), deadline, self._take())
 
     def allow_staging(self) -> None:
         """Let other threads stage from here on; the caller has the turn, and no step."""
-        engine = self.engine
-        self._places = max(0, min(engine.quiet, engine.sent + MOST_STAGED - 1) - len(engine.items))
+        engine, stage = self.engine, self._stage
+        places = min(engine.places, MOST_STAGED - 1 - stage.count)
+        stage.allow(engine.last, places, self.messages.small)
 
-    def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:
+    def _take(self, *items: BatchItem) -> bytes:
+        """Return the staged frames, and keep them, and after them *items*."""
+        block = self._stage.take()
+        self._stage.written()
+        if block:
+            self.engine.keep(block)
+        self.engine.keep(*items)
+        return block
+
+    def commit(self, final: Sequence[BatchItem], deadline: Deadline) -> Callable[[], None]:
+        """Add the final message, if there is one, and return a function that sends the commit."""
+        self.engine.check_room(len(final))
+        staged = self._take()
+        return partial(self.send, self.engine.commit(*final), deadline, staged)
+
+    def send(
+        self, parts: Sequence[Part[BatchItem]], deadline: Deadline, staged: bytes = b""
+    ) -> None:
         """
-        Write *parts*, and wait for the answers that they ask for.
+        Write *staged* and *parts*, and wait for the answers that they ask for.
 
         Errors are recorded in the engine before they are raised.
         """
         epoch, lane, wire = self._epoch, self._lane, self._wire
-        router, items = self._connection.router, self.engine.items
-        frames: list[bytes] = []
+        router, targets = self._connection.router, self.messages.targets
+        frames = [staged] if staged else []
         self._is_answered = False
-        self._connection.refusals.batches[self.id] = partial(_uses, items)
+        self._connection.refusals.batches[self.id] = partial(_uses, targets)
 
         def write() -> None:
             lane.write(b"".join(frames), deadline, epoch)
@@ -259,11 +273,12 @@ class BatchAttempt:
         opening: Waiter | None = None
         reply = b""
         try:
-            if self.whole and len(items) > 1:
-                opening = Waiter(items[0][0], in_batch=True)
+            if self.whole and self.engine.size > 1:
+                opener = parts[0].items[0]
+                opening = Waiter(opener[0], in_batch=True)
                 opening.epoch = epoch
                 reply = router.register(opening)
-                target, header, payload = wire.last(Part(1, [items[0]]), items[0])
+                target, header, payload = wire.last(Part(1, [opener]), opener[0])
                 frames.append(hpub(target, reply, header, payload))
             for part in parts:
                 plain, first = part.items, part.first
@@ -293,7 +308,7 @@ class BatchAttempt:
     def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:
         """Write *frames* and the last message of *part*, and wait for the answer to it."""
         engine, epoch = self.engine, self._epoch
-        target, header, payload = self._wire.last(part, engine.items[-1])
+        target, header, payload = self._wire.last(part, self._subject)
         subject = target.decode()
         self._may_commit = bool(part.commit)
         self._is_answered = False
@@ -372,7 +387,7 @@ class BatchAttempt:
             self._connection.flush_refusals(deadline)
         for at, denied in list(self._connection.refusals.denials):
             is_publish = denied.operation == "publish" and at >= self._since
-            if is_publish and _uses(self.engine.items, denied.subject.encode()):
+            if is_publish and _uses(self.messages.targets, denied.subject.encode()):
                 return copy.copy(denied)
         reason = INCOMPLETE
         if self._abandoned is not None:
@@ -381,6 +396,6 @@ class BatchAttempt:
         return errors.BatchIncompleteError(stream=error.stream, reason=reason)
 
 
-def _uses(items: Sequence[BatchItem], subject: bytes) -> bool:
+def _uses(targets: Mapping[str, bytes], subject: bytes) -> bool:
     """Return whether a message has *subject*; any thread."""
-    return any(target == subject for target, _, _ in list(items))
+    return subject in list(targets.values())

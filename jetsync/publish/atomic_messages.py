@@ -20,7 +20,7 @@ from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
@@ -37,11 +37,12 @@ _NO_HEADERS: Final = b"\r\n"
 class Wire:
     """The frames of one batch."""
 
-    __slots__ = ("_frame", "_head", "_size", "added")
+    __slots__ = ("_frame", "_size", "added", "head")
 
     def __init__(self, batch_id: str) -> None:
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
-        self._head = head
+        # What comes before the sequence in the header block.
+        self.head: bytes = head
         # Without the digits of the sequence.
         self._size = len(head) + len(b"\r\n")
         # The most bytes that the batch adds to a message. A sequence has at most four digits.
@@ -74,17 +75,27 @@ class Wire:
                 write()
                 room = MOST_STAGED_BYTES
 
-    def last(self, part: Part[BatchItem], before: BatchItem) -> BatchItem:
+    def items(self, block: bytes) -> Iterator[BatchItem]:
+        """Return the messages of a block of frames of this batch."""
+        at = 0
+        while at < len(block):
+            start = block.index(b"\r\n", at) + 2
+            _, target, header, size = block[at:start].split()
+            payload, at = start + int(header), start + int(size) + 2
+            tail = block.index(b"\r\n", start + len(self.head)) + 2
+            yield target, block[tail:payload], block[payload : at - 2]
+
+    def last(self, part: Part[BatchItem], subject: bytes) -> BatchItem:
         """
         Return the subject, the header block and the payload of the last message of *part*.
 
-        A part without messages ends with a marker, which the server does not store. It goes to the
-        subject of the message *before* it.
+        A part without messages ends with a marker, which the server does not store. It goes to
+        *subject*.
         """
-        target, tail, payload = part.items[-1] if part.items else (before[0], _NO_HEADERS, b"")
+        target, tail, payload = part.items[-1] if part.items else (subject, _NO_HEADERS, b"")
         commit = b"Nats-Batch-Commit: %b\r\n" % part.commit if part.commit else b""
         number = part.first + max(len(part.items), 1) - 1
-        return target, b"%b%d\r\n%b%b" % (self._head, number, commit, tail), payload
+        return target, b"%b%d\r\n%b%b" % (self.head, number, commit, tail), payload
 
 
 class BatchMessages:
@@ -97,7 +108,7 @@ class BatchMessages:
         batch_id: The id of the first attempt.
     """
 
-    # Threads: those that have the turn of the batch, and any for `plain`.
+    # Threads: those that have the turn of the batch. Staging reads `targets` without it.
     # Locks: none of its own.
 
     def __init__(self, context: Context, options: AtomicOptions, batch_id: str) -> None:
@@ -116,11 +127,11 @@ class BatchMessages:
         # The times-to-live of the batch, for each subject. The dictionary is an ordered set.
         self.ttls: dict[tuple[str, Any], None] = {}
         # The subjects of the batch, as text and as bytes.
-        self._subjects: dict[str, bytes] = {}
+        self.targets: dict[str, bytes] = {}
         self._deadline: Deadline
         self.wire: Wire = Wire(batch_id)
         # The largest payload of a pair that needs no further check.
-        self._small = -1
+        self.small: int = -1
 
     def _set_limits(self, max_msg_size: int | None) -> None:
         """Set the limits for headers and payload from the stream and the server."""
@@ -131,7 +142,7 @@ class BatchMessages:
             self._stream_size = limit = max_msg_size
         self._room = limit - self.wire.added
         if self._options.ttl is None:
-            self._small = min(SMALL, self._room - len(_NO_HEADERS))
+            self.small = min(SMALL, self._room - len(_NO_HEADERS))
 
     def all_have_ids(self, count: int) -> bool:
         """Return whether all *count* messages have an id, so that none can be stored twice."""
@@ -150,7 +161,7 @@ class BatchMessages:
             MaxPayloadError: A message is too large. The server would close the connection.
             BatchRuleError: A message changes a counter, and this server would destroy the counter.
         """
-        subject = next(iter(self._subjects))
+        subject = next(iter(self.targets))
         known = self._find_stream(subject, deadline)
         wire = Wire(batch_id)
         largest = max(len(tail) + len(payload) for _, tail, payload in items)
@@ -161,8 +172,8 @@ class BatchMessages:
 
     def plain(self, subject: Any, data: Any) -> BatchItem | None:
         """Return the parts of a small message if the batch has its subject already, or None."""
-        if type(data) is bytes and len(data) <= self._small and type(subject) is str:
-            target = self._subjects.get(subject)
+        if type(data) is bytes and len(data) <= self.small and type(subject) is str:
+            target = self.targets.get(subject)
             if target is not None:
                 return target, _NO_HEADERS, data
         return None
@@ -186,7 +197,7 @@ class BatchMessages:
             self._refuse_size(subject, size, deadline)
         # Last, because it records the message.
         self._rules.take(subject, pairs)
-        self._subjects[subject] = target
+        self.targets[subject] = target
         ttl = getattr(item, "ttl", None)
         if ttl is not None:
             self.ttls[subject, ttl] = None

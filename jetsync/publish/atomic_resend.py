@@ -172,8 +172,8 @@ def _find_stored(
         deadline: Deadline of the call.
     """
     engine, stream = attempt.engine, attempt.known.name
-    size = len(engine.items)
-    for subject in dict.fromkeys((engine.items[-1][0], engine.items[0][0])):
+    size, items = engine.size, attempt.items()
+    for subject in dict.fromkeys((items[-1][0], items[0][0])):
         # A message that cannot be read, or that another publisher wrote, proves nothing.
         with contextlib.suppress(errors.JetSyncError, KeyError, ValueError):
             message = leader_get(context, stream, {"last_by_subj": subject.decode()}, deadline)
@@ -193,7 +193,7 @@ def _still_unknown(
     assert attempt is not None
     attempt.engine.in_doubt()
     error = BatchOutcomeUnknownError(
-        attempt.engine.items[-1][0].decode(),
+        attempt.items()[-1][0].decode(),
         batch_id=attempt.id,
         # A batch without ids is not sent again after an unknown outcome.
         has_message_ids=True,

@@ -74,11 +74,12 @@ def entries(parts):
 
 def add(engine, item):
     """Add a message, and return the message to write, or None."""
-    due = engine.add(item)
-    found = entries(engine.take())
-    assert len(found) <= 1
-    assert due == any(entry.asks for entry in found)
-    return found[0] if found else None
+    part = engine.add(item)
+    if part is None:
+        return None
+    engine.keep(item)
+    (entry,) = entries([part])
+    return entry
 
 
 def commit(engine, *items):
@@ -164,7 +165,7 @@ class TestEntries:
     def test_hold_back_and_a_last_message(self):
         """The message that was held back is sent before the one that commits."""
         engine = make(hold_back=True, ack_first=False)
-        engine.add("a")
+        assert (engine.add("a"), engine.size, engine.places) == (None, 1, 0)
         assert [(e.sequence, e.item, e.commit) for e in commit(engine, "b", "c")] == [
             (1, "a", b""),
             (2, "b", b""),
@@ -189,9 +190,9 @@ class TestEntries:
         assert "the batch has 3 messages; the limit is 2" in str(caught.value)
         with pytest.raises(errors.BatchTooLargeError, match="has 4 messages"):
             engine.commit("c", "d")
-        assert engine.items == ["a", "b"]
+        assert engine.size == 2
         sent = commit(engine)
-        assert [(e.sequence, e.item, e.commit) for e in sent] == [(1, "a", b""), (2, "b", b"1")]
+        assert [(e.sequence, e.item, e.commit) for e in sent] == [(3, None, b"eob")]
 
     def test_usual_limit(self):
         """If the limit is not known, message 1,001 asks for an answer."""
@@ -409,18 +410,25 @@ class Driver:
 
     def run(self, adds, last):
         """Add messages one by one, commit with some more, and return whether all were taken."""
-        taken = True
+        taken, waiting = True, []
         for item in range(adds):
             try:
-                due = self.engine.add(item)
+                part = self.engine.add(item)
             except errors.BatchTooLargeError:
                 taken = False
                 break
-            # Messages that need no answer may wait for more.
-            if (due or item % self.every == 0) and not self.write(entries(self.engine.take())):
-                return taken
+            if part is not None:
+                waiting += entries([part])
+                # Messages that need no answer may wait for more.
+                if part.asks or item % self.every == 0:
+                    self.engine.keep(*(entry.item for entry in waiting))
+                    if not self.write(waiting):
+                        return taken
+                    waiting = []
         try:
-            sent = commit(self.engine, *range(adds, adds + last))
+            self.engine.check_room(last)
+            self.engine.keep(*(entry.item for entry in waiting))
+            sent = waiting + commit(self.engine, *range(adds, adds + last))
         except errors.BatchTooLargeError:
             return False
         except errors.BatchClosedError:
@@ -464,11 +472,11 @@ def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
     # The messages that were sent.
     assert [entry.sequence for entry in written] == list(range(1, len(written) + 1))
     items = [entry.item for entry in written if entry.item is not None]
-    assert items == list(range(len(items))) == engine.items[: len(items)]
+    assert items == list(range(len(items))) == engine.kept[: len(items)]
     assert all(entry.item is not None for entry in written[:-1])
     assert not any(entry.commit for entry in written[:-1])
     if known:
-        assert len(engine.items) <= limit
+        assert engine.size <= limit
     if hold_back:
         assert all(entry.item is not None for entry in written)
 
@@ -477,12 +485,12 @@ def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
         # A refused call leaves the batch unchanged.
         assert not taken
         assert not written or not written[-1].commit
-        if engine.items:
+        if engine.size:
             driver.outcomes = itertools.repeat("true")
             driver.write(commit(engine))
             assert engine.state is not BatchState.OPEN
-    assert engine.state is not BatchState.OPEN or not engine.items
-    if engine.items:
+    assert engine.state is not BatchState.OPEN or not engine.size
+    if engine.size:
         for call in (lambda: engine.add("more"), engine.commit):
             with pytest.raises(errors.BatchClosedError):
                 call()
@@ -490,12 +498,12 @@ def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
     # The outcome that the engine reports.
     if engine.state is BatchState.COMMITTED:
         assert driver.written[-1].commit
-        assert server.stored == engine.items
+        assert server.stored == engine.kept
         assert engine.ack.size == len(server.stored)
         assert engine.ack.sequence - engine.ack.first_sequence + 1 == len(server.stored)
     elif engine.state is BatchState.UNKNOWN:
         assert driver.written[-1].commit
-        assert old or server.stored in ([], engine.items)
+        assert old or server.stored in ([], engine.kept)
     else:
         assert engine.ack is None
         assert old or not server.stored

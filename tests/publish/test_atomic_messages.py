@@ -17,6 +17,7 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
+from jetsync.publish import stage as _stage
 from jetsync.publish.atomic_messages import BatchMessages, Wire
 from jetsync.publish.atomic_options import AtomicOptions
 from jetsync.publish.stage import MOST_STAGED_BYTES
@@ -42,11 +43,11 @@ def parsed(block):
     return subject, reply, list(pairs), payload
 
 
-def request(wire, part, before=(b"S.A", b"", b"")):
+def request(wire, part):
     """
     Return the frame of the last message of a part that asks for an answer.
     """
-    target, header, payload = wire.last(part, before)
+    target, header, payload = wire.last(part, b"S.A")
     return hpub(target, b"_R.1", header, payload)
 
 
@@ -108,10 +109,10 @@ class TestWire:
 
     def test_the_marker(self):
         """
-        The marker has the subject of the last message, but neither its headers nor its payload.
+        The marker has a subject of the batch, and neither headers nor a payload.
         """
         part = Part(2, [], asks=True, commit=b"eob")
-        assert parsed(request(Wire("b1"), part, (b"S.A", b"A: 1\r\n\r\n", b"data"))) == (
+        assert parsed(request(Wire("b1"), part)) == (
             b"S.A",
             [b"_R.1"],
             [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", "2"), ("Nats-Batch-Commit", "eob")],
@@ -141,7 +142,7 @@ class TestWire:
         marker = commit == b"eob"
         wire = Wire(batch_id)
         if asks or commit:
-            block = request(wire, Part(sequence, [] if marker else [item], True, commit), item)
+            block = request(wire, Part(sequence, [] if marker else [item], True, commit))
         else:
             (block,) = frames(wire, [item], sequence)
         subject, replies, pairs, data = parsed(block)
@@ -155,6 +156,40 @@ class TestWire:
         if not marker:
             size = int(block.split(b"\r\n", 1)[0].split()[-1])
             assert size <= wire.added + len(header) + len(payload)
+
+
+ITEMS = [
+    (b"S.A", b"\r\n", b"one"),
+    (b"S.B", b"A: 1\r\nB: 2\r\n\r\n", b""),
+    (b"S.A", b"\r\n", b"\r\n\r\n"),
+    (b"S.A", b"\r\n", b"HPUB S.A 9 9\r\nNats-Batch-Sequence: 7\r\n\r\n"),
+    (b"\xc3\xbc", b"\r\n", bytes(range(256))),
+]
+
+
+@pytest.mark.parametrize("first", [1, 8, 98])
+def test_messages_are_read_back_from_their_frames(first):
+    """
+    The frames of a batch keep its messages, so that they can be sent again under another id.
+    """
+    wire = Wire("b%d 1")
+    block = b"".join(frames(wire, ITEMS, first))
+    assert list(wire.items(block)) == ITEMS
+    assert list(wire.items(b"")) == []
+
+
+@pytest.mark.usefixtures("variant")
+def test_staged_messages_have_the_same_frames():
+    """
+    A stage makes the frames that the batch makes itself.
+    """
+    wire = Wire("b%d 1")
+    staged = _stage.Stage({target.decode(): target for target, _, _ in ITEMS}, b"\r\n")
+    staged.begin_in_headers(wire.head)
+    staged.allow(7, len(ITEMS), 1000)
+    for target, tail, payload in ITEMS:
+        assert staged.stage(target.decode(), payload, *([] if tail == b"\r\n" else [tail]))
+    assert staged.take() == b"".join(frames(wire, ITEMS, 8))
 
 
 class Streams:

@@ -483,7 +483,10 @@ class BatchRun:
         self.outcome = outcome
         known = SimpleNamespace(name="S", epoch=1, level=4)
         wire = SimpleNamespace(last=lambda part, item: (b"a", b"", b""), encode=lambda *_: None)
-        messages = SimpleNamespace(known=known, wire=wire, all_have_ids=lambda count: safe)
+        wire.head = b""
+        messages = SimpleNamespace(
+            known=known, wire=wire, targets={"a": b"a"}, all_have_ids=lambda count: safe
+        )
         context = ScriptedContext(ScriptedLane())
         context.streams = SimpleNamespace(batch_limits={})
         context.exchange = self.exchange
@@ -492,7 +495,7 @@ class BatchRun:
         context.flush_refusals = self.flushes.append
         context.lane.later = lambda *_: None
         context.lane.post_nowait = lambda *_: None
-        self.attempt = BatchAttempt(context, "b", messages, None, None)
+        self.attempt = BatchAttempt(context, "b", messages)
         self.attempt.messages = messages
 
     def exchange(self, *_, **options):
@@ -513,9 +516,8 @@ class BatchRun:
         """
         Send a message before the commit, and return the error.
         """
-        item = b"a", b"", b"x"
-        self.attempt.engine.add(item)
-        return self.send([Part(1, [item], asks=True)])
+        part = self.attempt.engine.add((b"a", b"", b"x"))
+        return self.send([Part(part.first, part.items, asks=True)])
 
     def send(self, parts):
         """

@@ -163,9 +163,10 @@ class TestDropped:
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
         batch.add(f"{stream.name}.A", b"1")
-        engine = batch._attempt.engine
-        engine.sent += 1
-        engine._items.append(engine._items[-1])
+        batch._attempt.stop_staging()
+        # The next message has the number after this one.
+        batch._attempt.engine.staged(2)
+        batch._attempt.engine._plan()
         if ack_every:
             with pytest.raises(jetsync.BatchIncompleteError) as caught:
                 batch.add(f"{stream.name}.A", b"3")

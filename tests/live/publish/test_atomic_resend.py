@@ -12,6 +12,7 @@ import jetsync
 from helpers.connections import client_of, redirect
 from helpers.streams import batch_stream
 from helpers.waiting import eventually
+from jetsync._base.deadline import Deadline
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy
@@ -172,11 +173,10 @@ class TestErrors:
             guarded.publish(f"{unique}.secret")
         batch = guarded.atomic_batch()
         batch.add(f"{unique}.open")
-        batch._attempt.engine.sent += 1
-        batch.add(f"{unique}.secret")
-        batch._attempt.engine._items.append(batch._attempt.engine._items[0])
         # The message for the subject is not sent, so the server does not refuse it again.
-        batch._attempt.engine._items[-2] = batch._attempt.engine._items[0]
+        batch._attempt.messages.admit((f"{unique}.secret", b""), Deadline.after(10))
+        batch._attempt.stop_staging()
+        batch._attempt.engine.staged(2)
         with pytest.raises(jetsync.BatchIncompleteError):
             batch.commit()
 
