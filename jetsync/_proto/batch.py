@@ -1,5 +1,5 @@
 """
-The protocol engine of atomic batches (ADR-50).
+The protocol engine of atomic batches (ADR-50), with all state of a batch over all attempts.
 
 It numbers the messages of a batch, decides which of them ask for an answer, commits in one of two
 ways, checks headers and reads answers. It keeps all messages. It does not encode, write or wait.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import attrs
 
 from jetsync import errors
+from jetsync._proto.outcome import Cause, Ending, outcome_of
 from jetsync._proto.puback import parse_ack
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
@@ -25,6 +26,7 @@ from jetsync.values.outbound import BatchAck
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.values.frame import Frame
 
 Item = TypeVar("Item")
@@ -50,36 +52,34 @@ class BatchPhase(enum.Enum):
     # A call commits the batch or sends it again, or was interrupted before it knew the outcome.
     COMMITTING = "committing"
     COMMITTED = "committed"
-    # The last commit failed. The state of its attempt tells whether it may be sent again.
+    # The last commit failed. The ending of its attempt tells whether it may be sent again.
     FAILED = "failed"
     # Adding a message failed, and the caller has not discarded the batch.
     BROKEN = "broken"
     DISCARDED = "discarded"
 
 
-# The phase after an event. A pair that is missing changes nothing, or its call raises an error.
-NEXT_PHASE: Final = {
-    (BatchPhase.OPEN, "commit"): BatchPhase.COMMITTING,
-    (BatchPhase.OPEN, "lost"): BatchPhase.BROKEN,
-    (BatchPhase.OPEN, "discard"): BatchPhase.DISCARDED,
-    (BatchPhase.COMMITTING, "stored"): BatchPhase.COMMITTED,
-    (BatchPhase.COMMITTING, "commit failed"): BatchPhase.FAILED,
-    (BatchPhase.FAILED, "resend"): BatchPhase.COMMITTING,
-    (BatchPhase.BROKEN, "discard"): BatchPhase.DISCARDED,
+_COMMITTING: Final = "another call is committing the batch, or was interrupted while it did"
+
+# Why a batch in one of these phases takes no more messages, if no error closed it.
+_CLOSED: Final = {
+    BatchPhase.COMMITTING: _COMMITTING,
+    BatchPhase.COMMITTED: "it was committed",
 }
+_DISCARDED: Final = "it was discarded"
 
+# Why a batch cannot be sent again.
+_NO_RESEND: Final = {
+    BatchPhase.COMMITTING: _COMMITTING,
+    BatchPhase.BROKEN: (
+        "an add failed, so a message of this batch may be missing: build a new batch"
+    ),
+}
+_NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
 
-class BatchState(enum.Enum):
-    """The state of one attempt to store a batch."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    # No message of the batch is stored, or an error says which are.
-    FAILED = "failed"
-    # The commit was sent and no answer came.
-    UNKNOWN = "unknown"
-    # The server stored messages of the batch one by one.
-    SPLIT = "split"
+_UNKNOWN_OUTCOME: Final = (
+    "and the batch may be stored; if each message has a msg_id, resend() stores it once"
+)
 
 
 # Not frozen, because that would double the cost of making one.
@@ -99,46 +99,63 @@ class Part(Generic[Item]):
 
 class AtomicBatchEngine(Generic[Item]):
     """
-    One batch from its first message to its end.
+    One batch from its first message to its end, over all attempts to store it.
 
     Args:
-        batch_id: The id.
-        hold_back: Whether the server needs a message for the commit.
-        ack_first: Whether the first message asks for an answer.
-        ack_every: One message in this many asks for an answer; 0 for none.
-        limit: The number of messages that the server accepts, if known.
+        batch_id: The id of the first attempt.
     """
 
-    def __init__(
-        self,
-        batch_id: str,
-        *,
-        hold_back: bool,
-        ack_first: bool = True,
-        ack_every: int = 0,
-        limit: int | None = None,
-    ) -> None:
-        self.batch_id: Final = batch_id
-        self.state: BatchState = BatchState.OPEN
+    def __init__(self, batch_id: str) -> None:
+        # The id of the current attempt, or of the next one, and the ids of all attempts.
+        self.batch_id: str = batch_id
+        self.ids: Final[set[str]] = set()
+        self.phase: BatchPhase = BatchPhase.OPEN
+        # The error that ended the batch, as text.
+        self._reason: str | None = None
+        # The server's confirmation, if the batch is committed.
+        self.ack: BatchAck | None = None
+        # How the current attempt ended; None while it is open.
+        self.ending: Ending | None = None
+        # Whether an earlier attempt may be stored although no answer came.
+        self.earlier: bool = False
         # All messages to write, in order, to send them again: items, and blocks of staged frames.
-        self.kept: Final[list[Item | bytes]] = []
+        self.kept: list[Item | bytes] = []
         # The message that waits for the commit.
         self._held: list[Item] = []
         # The number of the last other message, and that of the last one that was kept.
         self.last: int = 0
         self.sent: int = 0
-        # The server's confirmation, if the batch is committed.
-        self.ack: BatchAck | None = None
+        # Whether the commit was returned to the caller, so that nothing can follow it, and whether
+        # it may have been written.
+        self._complete = False
+        self._may_commit = False
+        self.start()
+
+    def start(
+        self,
+        *,
+        hold_back: bool = False,
+        ack_first: bool = False,
+        ack_every: int = 0,
+        limit: int | None = None,
+    ) -> None:
+        """
+        Start an attempt.
+
+        Args:
+            hold_back: Whether the server needs a message for the commit.
+            ack_first: Whether the first message asks for an answer.
+            ack_every: One message in this many asks for an answer; 0 for none.
+            limit: The number of messages that the server accepts, if known.
+        """
+        self.ids.add(self.batch_id)
         self._hold_back = hold_back
         self._ack_first = ack_first
         self._ack_every = ack_every
         self._limit = limit
-        # Whether the commit was returned to the caller; nothing can follow it.
-        self.complete: bool = False
-        self._plan()
 
     def __repr__(self) -> str:
-        return f"<AtomicBatchEngine {self.state.value} {self.sent} of {self.size} sent>"
+        return f"<AtomicBatchEngine {self.phase.value} {self.sent} of {self.size} sent>"
 
     @property
     def size(self) -> int:
@@ -148,12 +165,87 @@ class AtomicBatchEngine(Generic[Item]):
     @property
     def places(self) -> int:
         """How many messages may be staged: they need no answer, and the server accepts them."""
-        return 0 if self._hold_back else self._quiet - self.last
+        if self._hold_back:
+            return 0
+        end = self._next_ask(self.last + 1) - 1
+        return (end if self._limit is None else min(end, self._limit)) - self.last
 
     @property
-    def may_be_resent(self) -> bool:
-        """Whether all messages may be sent again under another id, if they have ids or failed."""
-        return self.complete and self.state in {BatchState.FAILED, BatchState.UNKNOWN}
+    def is_unknown(self) -> bool:
+        """Whether this attempt or an earlier one may be stored although no answer came."""
+        return self.earlier or self.ending is Ending.UNKNOWN
+
+    # Events of the batch.
+
+    def check_open(self, *, discarding: bool, interrupted: str | None) -> None:
+        """
+        Raise BatchClosedError unless the batch takes messages.
+
+        Args:
+            discarding: Whether a discard is due.
+            interrupted: Why it takes no more, if an interrupt ended a call that added a message.
+        """
+        if self.phase is not BatchPhase.OPEN:
+            interrupted = None
+        elif not discarding and interrupted is None:
+            return
+        reason = interrupted or _CLOSED.get(self.phase, _DISCARDED)
+        raise errors.BatchClosedError(reason=self._reason or reason)
+
+    def begin_commit(self) -> None:
+        """Begin to send the commit, because all messages are in the batch."""
+        self.phase = BatchPhase.COMMITTING
+
+    def begin_resend(self, batch_id: str, *, safe: bool) -> None:
+        """
+        Begin to send the batch again, with another id.
+
+        Args:
+            batch_id: The id.
+            safe: Whether each message has an id, so that the stream cannot store it twice.
+
+        Raises:
+            ConflictingUseError: No commit has failed, or the server stored the messages one by one.
+            InvalidArgumentError: The outcome is unknown and a message has no id.
+        """
+        if self.phase is not BatchPhase.FAILED:
+            raise errors.ConflictingUseError(_NO_RESEND.get(self.phase, _NO_FAILED_COMMIT))
+        if not self._complete or self.ending not in {Ending.NOT_STORED, Ending.UNKNOWN}:
+            raise errors.ConflictingUseError(_NO_FAILED_COMMIT)
+        if self.is_unknown and not safe:
+            raise errors.InvalidArgumentError(
+                "the outcome is unknown, so every message needs a msg_id to be sent again"
+            )
+        self.phase, self._reason = BatchPhase.COMMITTING, None
+        self.repeat(batch_id)
+
+    def repeat(self, batch_id: str) -> None:
+        """Let the next attempt have another id. Its failure does not decide this one."""
+        self.earlier = self.is_unknown
+        self.batch_id = batch_id
+
+    def lost(self, error: BaseException) -> None:
+        """Close the batch after *error*: adding a message failed, or the client closes."""
+        if self.phase is BatchPhase.OPEN:
+            self.phase = BatchPhase.BROKEN
+        self._reason = _text(error)
+
+    def commit_failed(self, error: BaseException) -> None:
+        """End a call that commits with *error*. A plugin may have raised it after the commit."""
+        self._reason = _text(error)
+        if self.phase is BatchPhase.COMMITTED:
+            return
+        self.phase = BatchPhase.FAILED
+        if not isinstance(error, errors.JetSyncError):
+            outcome = _UNKNOWN_OUTCOME if self.is_unknown else "and nothing is stored"
+            self._reason = f"{type(error).__name__} interrupted the commit, {outcome}"
+
+    def discarded(self) -> None:
+        """Close the batch, unless a call has begun to commit it."""
+        if self.phase in {BatchPhase.OPEN, BatchPhase.BROKEN}:
+            self.phase = BatchPhase.DISCARDED
+
+    # Events of an attempt.
 
     def check_room(self, count: int = 1) -> None:
         """
@@ -163,7 +255,7 @@ class AtomicBatchEngine(Generic[Item]):
             BatchClosedError: It has ended.
             BatchTooLargeError: It would have more messages than the server accepts.
         """
-        if self.state is not BatchState.OPEN or self.complete:
+        if self.ending is not None or self._complete:
             raise errors.BatchClosedError
         if self._limit is not None and self.size + count > self._limit:
             raise _too_large(self.size + count, self._limit)
@@ -184,7 +276,8 @@ class AtomicBatchEngine(Generic[Item]):
             if len(self._held) == 1:
                 return None
             item = self._held.pop(0)
-        (part,) = self._number([item])
+        self.last += 1
+        (part,) = self._parts([item], self.last)
         return part
 
     def keep(self, *messages: Item | bytes) -> None:
@@ -192,18 +285,14 @@ class AtomicBatchEngine(Generic[Item]):
         self.kept.extend(messages)
         self.sent = self.last
 
-    def _number(self, items: Sequence[Item]) -> list[Part[Item]]:
-        """Return the parts of numbered messages, each up to the next message that asks."""
+    def _parts(self, items: Sequence[Item], number: int) -> list[Part[Item]]:
+        """Return the parts of messages from *number* on, each up to the next one that asks."""
         parts, start = [], 0
         while start < len(items):
-            stop = min(len(items), start + self._ask - self.last)
-            part = Part(self.last + 1, list(items[start:stop]))
-            self.last += stop - start
-            part.asks = self.last == self._ask
-            if part.asks:
-                self._plan()
-            parts.append(part)
-            start = stop
+            asking = self._next_ask(number + start) - number
+            rest = list(items[start : asking + 1])
+            parts.append(Part(number + start, rest, asks=start + len(rest) > asking))
+            start += len(rest)
         return parts
 
     def commit(self, *items: Item) -> list[Part[Item]]:
@@ -216,38 +305,73 @@ class AtomicBatchEngine(Generic[Item]):
         self.check_room(len(items))
         if not items and not self.size:
             raise errors.BatchClosedError(reason="it has no messages")
-        self.complete = True
+        self._complete = True
         items = (*self._held, *items)
         self._held.clear()
-        parts = self._number(items)
+        parts = self._parts(items, self.last + 1)
+        self.last += len(items)
         self.keep(*items)
         if not parts:
             return [Part(self.last + 1, [], asks=True, commit=END_OF_BATCH)]
         parts[-1].asks, parts[-1].commit = True, STORED
         return parts
 
-    def _plan(self) -> None:
-        """Find the next message that asks for an answer."""
-        following, every, limit = self.last + 1, self._ack_every, self._limit
-        ask = following + -following % every if every else UNLIMITED
-        if limit is None and following <= USUAL_LIMIT + 1:
+    def commit_all(self, items: list[Item], limit: int | None) -> list[Part[Item]]:
+        """
+        Start an attempt with all messages, and return what to write to commit them.
+
+        An interrupt at any step leaves the messages of the attempt before.
+
+        Raises:
+            BatchTooLargeError: They are more than *limit*, which the server accepts.
+        """
+        if limit is not None and len(items) > limit:
+            raise _too_large(len(items), limit)
+        self.start(limit=limit)
+        self.kept = [*items]
+        self.last = self.sent = len(items)
+        self._complete, self.phase = True, BatchPhase.COMMITTING
+        self._may_commit = False
+        self.ending = None
+        parts = self._parts(items, 1)
+        parts[-1].asks, parts[-1].commit = True, STORED
+        return parts
+
+    def _next_ask(self, number: int) -> int:
+        """Return the first message that asks for an answer, from *number* on."""
+        if self._ack_first and number == 1:
+            return 1
+        every = self._ack_every
+        ask = number + -number % every if every else UNLIMITED
+        if self._limit is None and number <= USUAL_LIMIT + 1:
             # The server may refuse this one and all that follow.
             ask = min(ask, USUAL_LIMIT + 1)
-        self._ask = 1 if self._ack_first and following == 1 else ask
-        # The last message before it for which there is room.
-        self._quiet = min(self._ask - 1, UNLIMITED if limit is None else limit)
+        return ask
 
-    def not_stored(self) -> None:
-        """Record that the stream will have no message of the batch, so that nothing follows."""
-        self.state = BatchState.FAILED
+    def asked(self, part: Part[Item]) -> None:
+        """Note that the last message of *part* is going to be written."""
+        self._may_commit = bool(part.commit)
+
+    def failed(self, cause: Cause, *, sent: bool) -> OutcomeRule:
+        """
+        End the attempt, without an answer that ends it, and return the rule for its outcome.
+
+        Args:
+            cause: Why it ends.
+            sent: Whether the server may have its last message.
+        """
+        # Without the commit, the server stores nothing.
+        rule = outcome_of(cause, sent=sent and self._may_commit)
+        self.ending = rule.ending
+        return rule
 
     def found_stored(self, ack: BatchAck) -> None:
-        """Record that the stream has the messages, from an earlier attempt with another id."""
-        self.state, self.ack = BatchState.COMMITTED, ack
+        """Record that the stream has the messages, from this attempt or an earlier one."""
+        self.ending, self.ack, self.phase = Ending.STORED, ack, BatchPhase.COMMITTED
 
     def in_doubt(self) -> None:
-        """Record that the commit may have been sent, or that an earlier attempt may be stored."""
-        self.state = BatchState.UNKNOWN
+        """Record that the attempt failed, but an earlier one may be stored."""
+        self.ending = Ending.UNKNOWN
 
     def answered(self, part: Part[Item], frame: Frame) -> None:
         """
@@ -263,23 +387,21 @@ class AtomicBatchEngine(Generic[Item]):
             return
         ack = parse_ack(data)
         if isinstance(ack, errors.ApiError):
-            self.state = BatchState.FAILED
+            self.ending = Ending.NOT_STORED
             if isinstance(ack, errors.BatchTooLargeError) and ack.limit is not None:
                 raise _too_large(self.size, ack.limit, ack.stream)
             raise ack
         stored = self.size
         if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # A server without support for batches, or for this kind of commit.
-            self.state = BatchState.SPLIT
+            self.ending = Ending.SPLIT
             raise errors.AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
-        self.state = BatchState.COMMITTED
-        self.ack = BatchAck(
-            stream=ack.stream,
-            sequence=ack.sequence,
-            batch_id=self.batch_id,
-            size=stored,
-            first_sequence=ack.sequence - stored + 1,
-        )
+        first = ack.sequence - stored + 1
+        self.found_stored(BatchAck(ack.stream, ack.sequence, self.batch_id, stored, first))
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _too_large(count: int, limit: int, stream: str | None = None) -> errors.BatchTooLargeError:

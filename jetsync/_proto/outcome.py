@@ -27,6 +27,7 @@ class Cause(enum.Enum):
     SPLIT = "the server stored the messages of an atomic batch one by one"
     OWN_CONDITION = "the stream refused an id or a condition, perhaps because it has the message"
     NO_STREAM = "no stream took the message (503)"
+    UNAVAILABLE = "JetStream is temporarily unavailable (503)"
     BUSY = "the server cannot store it at the moment"
     IN_PROCESS = "the server is storing a message with the same id"
     UNPROCESSED = "the server disconnected over a message before this one, or over this one"
@@ -63,6 +64,8 @@ class Again(enum.Enum):
     ASK = "ask"
     # As ASK for batches and objects. Single messages fail at once.
     PATIENT = "patient"
+    # As COUNTED for batches, and as ASK for objects. Single messages fail at once.
+    BATCHES = "batches"
     # Batches read from the stream whether an earlier attempt was stored. Otherwise as NEVER.
     LOOK = "look"
 
@@ -90,7 +93,12 @@ class OutcomeRule:
     @property
     def may_repeat_batch(self) -> bool:
         """Whether a batch or an object may be sent again."""
-        return self.may_repeat_message or self.again is Again.PATIENT or self.again is Again.ONCE
+        return self.again not in {Again.NEVER, Again.LOOK}
+
+    @property
+    def counts_batch(self) -> bool:
+        """Whether the options say how often a batch is sent again, without a plugin."""
+        return self.again is Again.COUNTED or self.again is Again.BATCHES
 
 
 _C, _R = Cause, OutcomeRule
@@ -111,7 +119,9 @@ OUTCOME_RULES: Final = (
     # The server is still storing the earlier attempt, and soon knows its outcome.
     _R((_C.IN_PROCESS,),                          None,  True,  None,  _UNKNOWN,    Again.ASK),
     _R((_C.BUSY,),                                None,  True,  None,  _UNKNOWN,    Again.PATIENT),
+    _R((_C.UNAVAILABLE,),                         None,  True,  None,  _UNKNOWN,    Again.BATCHES),
     _R((_C.NO_STREAM,),                           None,  False, None,  _NOT_STORED, Again.COUNTED),
+    _R((_C.UNAVAILABLE,),                         None,  False, None,  _NOT_STORED, Again.BATCHES),
     _R((_C.BUSY, _C.IN_PROCESS),                  None,  False, None,  _NOT_STORED, Again.PATIENT),
     _R((_C.UNPROCESSED,),                         None,  False, None,  _NOT_STORED, Again.ONCE),
     # Nothing was sent, so the attempt costs nothing and changes nothing.
@@ -141,6 +151,7 @@ _CAUSES: Final = (
     (errors.ProtocolError, _C.UNREADABLE),
     (errors.AtomicityError, _C.SPLIT),
     (errors.DuplicateMessageInProcessError, _C.IN_PROCESS),
+    (errors.TemporarilyUnavailableError, _C.UNAVAILABLE),
     (
         (
             errors.WrongLastSequenceError,
@@ -151,7 +162,6 @@ _CAUSES: Final = (
     ),
     (
         (
-            errors.TemporarilyUnavailableError,
             errors.InsufficientResourcesError,
             errors.TooManyRequestsError,
             errors.TooManyInflightError,

@@ -19,18 +19,11 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
-from jetsync._proto.batch import NEXT_PHASE, BatchPhase, BatchState
+from jetsync._proto.batch import AtomicBatchEngine, BatchPhase
 from jetsync._proto.outcome import Again, Cause, outcome_of
 from jetsync.publish.atomic_attempt import BatchAttempt
 from jetsync.publish.atomic_messages import BatchMessages
-from jetsync.publish.atomic_resend import (
-    COMMITTING,
-    NO_STREAM,
-    ack_of_earlier_attempt,
-    check_resend,
-    no_resend,
-    retryable_failure,
-)
+from jetsync.publish.atomic_resend import ack_of_earlier_attempt, retryable_failure
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
@@ -59,7 +52,12 @@ USED: Final = "another call on the batch"
 
 # Errors of the stream lookup for the first message. They close the batch, because it must not be
 # committed without that message.
-_LOOKUP_FAILED: Final = (*NO_STREAM, errors.RequestTimeoutError, errors.TransportError)
+_LOOKUP_FAILED: Final = (
+    errors.NoStreamResponseError,
+    errors.TemporarilyUnavailableError,
+    errors.RequestTimeoutError,
+    errors.TransportError,
+)
 
 _OPEN: Final = BatchPhase.OPEN
 
@@ -67,16 +65,6 @@ _OPEN: Final = BatchPhase.OPEN
 WAS_INTERRUPTED: Final = (
     "a call was interrupted while it added a message; discard this batch and build a new one"
 )
-
-UNKNOWN_OUTCOME: Final = (
-    "and the batch may be stored; if each message has a msg_id, resend() stores it once"
-)
-
-# Why a batch in one of these phases takes no more messages, if no error closed it.
-_REASONS: Final = {
-    BatchPhase.COMMITTING: COMMITTING,
-    BatchPhase.COMMITTED: "it was committed",
-}
 
 
 class AtomicBatch:
@@ -114,7 +102,9 @@ class AtomicBatch:
         self._connection = context.connection
         self._lane = context.lane
         self._options = options
-        self._id = options.batch_id or context.connection.new_batch_id()
+        self._engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
+            options.batch_id or context.connection.new_batch_id()
+        )
         self._turn = Turn(USED)
         plugins = context.plugins
         sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
@@ -123,28 +113,22 @@ class AtomicBatch:
             self._hooks = BatchHooks(plugins)
         # Where the application created the batch.
         self._creator = creator
-        # The current attempt, None before the first message, and the ids of all attempts.
+        # The current attempt, None before the first message.
         self._attempt: BatchAttempt | None = None
-        self._ids: set[str] = set()
-        self._phase: BatchPhase = _OPEN
-        # The error that ended the batch, as text.
-        self._reason: str | None = None
-        self._ack: BatchAck | None = None
-        # Whether an earlier attempt may have been stored although no answer came.
-        self._unknown = False
         # Whether a discard was requested and not carried out yet. Set without the turn.
         self._discarding = False
 
     def __repr__(self) -> str:
-        ended = self._phase in {BatchPhase.FAILED, BatchPhase.BROKEN, BatchPhase.DISCARDED}
-        state = "closed" if ended else self._phase.value
+        phase = self._engine.phase
+        ended = phase in {BatchPhase.FAILED, BatchPhase.BROKEN, BatchPhase.DISCARDED}
+        state = "closed" if ended else phase.value
         return f"<AtomicBatch {self.id} {state} size={self.size}>"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        phase = self._phase
+        phase = self._engine.phase
         if kind is not None:
             self.discard()
         elif not self._discarding and (
@@ -157,7 +141,7 @@ class AtomicBatch:
     @property
     def id(self) -> str:
         """The id of the batch. :meth:`resend` gives the batch a new one."""
-        return self._id
+        return self._engine.batch_id
 
     @property
     def size(self) -> int:
@@ -167,7 +151,7 @@ class AtomicBatch:
     @property
     def ack(self) -> BatchAck | None:
         """The server's confirmation, or None before the commit."""
-        return self._ack
+        return self._engine.ack
 
     def add(
         self,
@@ -293,6 +277,7 @@ class AtomicBatch:
             item = self._hooks.prepared(item, self._operation)
 
         def begin() -> Callable[[], None]:
+            self._check_open()
             final: tuple[BatchItem, ...] = ()
             messages = None
             if item is not None:
@@ -302,7 +287,7 @@ class AtomicBatch:
                 raise errors.InvalidArgumentError("a batch needs at least one message")
             return self._turn.step(self._end_messages, messages, final, deadline)
 
-        return self._commit("commit", begin, deadline, subject)
+        return self._commit(begin, deadline, subject)
 
     def discard(self) -> None:
         """
@@ -346,12 +331,12 @@ class AtomicBatch:
         self._lane.check()
 
         def begin() -> Callable[[], None]:
-            self._unknown = check_resend(self._attempt, unknown=self._unknown)
+            safe = self._attempt is not None and self._attempt.all_have_ids
             # Plugins see the id of the attempt, so it is chosen before they are called.
-            self._id = self._connection.new_batch_id()
+            self._engine.begin_resend(self._connection.new_batch_id(), safe=safe)
             return partial(self._resend, deadline)
 
-        return self._commit("resend", begin, deadline)
+        return self._commit(begin, deadline)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """Add all messages and commit."""
@@ -366,7 +351,7 @@ class AtomicBatch:
             (first,) = _each(subject_of, items[:1])
 
         def send() -> None:
-            messages = BatchMessages(self._context, self._options, self._id)
+            messages = BatchMessages(self._context, self._options, self.id)
             admitted: list[BatchItem] = []
             try:
                 for item in items:
@@ -378,26 +363,14 @@ class AtomicBatch:
                 raise
             self._send_whole(messages, admitted, deadline)
 
-        # No other call can use the batch before this one has ended.
-        self._phase = BatchPhase.COMMITTING
         return self._store(send, deadline, size=len(items), first=first)
 
     # Steps of the calls above.
 
-    def _after(self, event: str) -> None:
-        """Adopt the phase after *event*."""
-        self._phase = NEXT_PHASE.get((self._phase, event), self._phase)
-
-    def _closed_error(self) -> errors.BatchClosedError:
-        reason = _REASONS.get(self._phase, "it was discarded")
-        if self._is_split:
-            reason = WAS_INTERRUPTED
-        return errors.BatchClosedError(reason=self._reason or reason)
-
-    @property
-    def _is_split(self) -> bool:
-        """Whether an interrupt has ended a call before it had added all of its message."""
-        return self._phase is _OPEN and self._turn.unfinished
+    def _check_open(self) -> None:
+        """Raise BatchClosedError unless the batch takes messages."""
+        interrupted = WAS_INTERRUPTED if self._turn.unfinished else None
+        self._engine.check_open(discarding=self._discarding, interrupted=interrupted)
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -414,18 +387,17 @@ class AtomicBatch:
         attempt = self._attempt
         if attempt is None:
             # The first valid message decides which stream the batch belongs to.
-            messages = BatchMessages(self._context, self._options, self._id)
+            messages = BatchMessages(self._context, self._options, self.id)
         else:
-            attempt.engine.check_room()
+            self._engine.check_room()
             messages = attempt.messages
         return messages, messages.admit(item, deadline)
 
     def _begin(self, messages: BatchMessages) -> BatchAttempt:
         """Start the batch, because its first message is valid."""
-        attempt = BatchAttempt(self._context, self._id, messages, self._options)
-        when_dropped(self, f"atomic batch {self._id!r}", attempt.drop, creator=self._creator)
+        attempt = BatchAttempt(self._context, self._engine, messages, self._options)
+        when_dropped(self, f"atomic batch {self.id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
-        self._ids.add(self._id)
         self._attempt = attempt
         return attempt
 
@@ -437,8 +409,7 @@ class AtomicBatch:
         size, attempt = 0, self._attempt
         if attempt is not None:
             attempt.stop_staging()
-        if self._phase is not _OPEN or self._discarding or self._is_split:
-            raise self._closed_error()
+        self._check_open()
         if attempt is not None:
             size = attempt.size
             abandoned = attempt.abandoned(deadline)
@@ -467,26 +438,24 @@ class AtomicBatch:
         return attempt
 
     def _send_whole(
-        self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
+        self, messages: BatchMessages, items: list[BatchItem], deadline: Deadline
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = BatchAttempt(self._context, self._id, messages)
-        parts = attempt.engine.commit(*items)
-        self._ids.add(self._id)
+        attempt = BatchAttempt(self._context, self._engine, messages)
+        send = attempt.commit_all(items, deadline)
         # Set before the write, because another attempt takes the messages from this one.
         self._attempt = attempt
-        attempt.send(parts, deadline)
+        send()
 
     def _resend(self, deadline: Deadline) -> None:
         """Send all messages and the commit again in one go, with a new batch id."""
         before = self._attempt
         assert before is not None
-        self._unknown |= before.engine.state is BatchState.UNKNOWN
         before.end()
-        if self._id == before.id:
-            self._id = self._connection.new_batch_id()
+        if self.id == before.id:
+            self._engine.repeat(self._connection.new_batch_id())
         items = before.items()
-        before.messages.prepare_resend(self._id, items, deadline)
+        before.messages.prepare_resend(self.id, items, deadline)
         self._send_whole(before.messages, items, deadline)
 
     def _discard_now(self) -> None:
@@ -495,9 +464,9 @@ class AtomicBatch:
             pass
 
     def _discard_in_turn(self) -> None:
-        if self._phase is _OPEN and self._attempt is not None:
+        if self._engine.phase is _OPEN and self._attempt is not None:
             self._attempt.discard()
-        self._after("discard")
+        self._engine.discarded()
         self._discarding = False
 
     def begin_finish(self) -> None:
@@ -512,23 +481,18 @@ class AtomicBatch:
             self._turn.run(deadline, self._discard_with_client)
 
     def _discard_with_client(self) -> None:
-        if self._phase is _OPEN and self._attempt is not None:
+        if self._engine.phase is _OPEN and self._attempt is not None:
             self._attempt.discard()
             self._lose(errors.ConnectionClosedError())
 
     def _lose(self, error: errors.JetSyncError) -> None:
         """Close the batch because of *error*; in the turn."""
-        self._after("lost")
-        self._close(error)
-
-    def _close(self, error: BaseException) -> None:
-        self._reason = str(error) or type(error).__name__
+        self._engine.lost(error)
         if self._attempt is not None:
             self._attempt.end()
 
     def _commit(
         self,
-        event: str,
         begin: Callable[[], Callable[[], None]],
         deadline: Deadline,
         subject: str | None = None,
@@ -537,32 +501,22 @@ class AtomicBatch:
         Commit a batch that other calls may use.
 
         Args:
-            event: What the call does, for the phase.
             begin: Called in the turn. Returns a function that sends the batch, or
                 raises and leaves the batch unchanged.
             deadline: Deadline of the call.
             subject: The subject of the final message, if the commit has one.
         """
         try:
-            send = self._turn.run(deadline, self._begin_commit, event, begin)
+            send = self._turn.run(deadline, self._begin_commit, begin)
             return self._store(send, deadline, subject)
         finally:
             if self._discarding:
                 self._discard_now()
 
-    def _begin_commit(
-        self, event: str, begin: Callable[[], Callable[[], None]]
-    ) -> Callable[[], None]:
+    def _begin_commit(self, begin: Callable[[], Callable[[], None]]) -> Callable[[], None]:
         if self._attempt is not None:
             self._attempt.stop_staging()
-        phase = self._phase
-        following = NEXT_PHASE.get((phase, event))
-        if following is None or (self._discarding and phase is _OPEN) or self._is_split:
-            raise self._closed_error() if event == "commit" else no_resend(phase)
-
-        send = begin()
-        self._phase, self._reason = following, None
-        return send
+        return begin()
 
     def _end_messages(
         self, messages: BatchMessages | None, final: tuple[BatchItem, ...], deadline: Deadline
@@ -572,10 +526,7 @@ class AtomicBatch:
         if attempt is None:
             assert messages is not None
             attempt = self._begin(messages)
-        send = attempt.commit(final, deadline)
-        # In the same step, so that no interrupt leaves a batch that is complete and open.
-        self._after("commit")
-        return send
+        return attempt.commit(final, deadline)
 
     def _store(
         self,
@@ -612,8 +563,7 @@ class AtomicBatch:
                 commit = partial(commit, operation)
                 if plugins.enter_batch_commit is not None:
                     commit = partial(plugins.enter_batch_commit(operation).run, commit)
-            self._ack = ack = commit()
-            self._phase = BatchPhase.COMMITTED
+            ack = commit()
             attempt = self._attempt
             assert attempt is not None
             attempt.end()
@@ -628,17 +578,10 @@ class AtomicBatch:
         """Close the batch after *error*. A plugin may have raised it after the commit."""
         attempt = self._attempt
         if attempt is not None:
-            self._ack = attempt.engine.ack
-            if self._ack is not None:
-                self._after("stored")
-            if attempt.engine.state is BatchState.OPEN:
+            if self._engine.ending is None:
                 attempt.discard()
-            self._unknown |= attempt.engine.state is BatchState.UNKNOWN
-        self._close(error)
-        if not isinstance(error, errors.JetSyncError) and self._ack is None:
-            outcome = UNKNOWN_OUTCOME if self._unknown else "and nothing is stored"
-            self._reason = f"{type(error).__name__} interrupted the commit, {outcome}"
-        self._after("commit failed")
+            attempt.end()
+        self._engine.commit_failed(error)
 
     def _send_until_stored(
         self,
@@ -658,23 +601,20 @@ class AtomicBatch:
         while True:
             try:
                 send()
-                assert self._attempt is not None
-                ack = self._attempt.engine.ack
+                ack = self._engine.ack
                 assert ack is not None
                 return ack
             except errors.DuplicateMessageIdError as error:
-                rule = outcome_of(Cause.OWN_CONDITION, sent=True, earlier=self._unknown)
+                rule = outcome_of(Cause.OWN_CONDITION, sent=True, earlier=self._engine.earlier)
                 if rule.again is not Again.LOOK or self._attempt is None:
                     raise
-                return ack_of_earlier_attempt(
-                    error, self, self._attempt, self._context, deadline, ids=self._ids
-                )
+                return ack_of_earlier_attempt(error, self, self._attempt, self._context, deadline)
             except errors.JetSyncError as error:
                 failure = retryable_failure(
-                    error, self, self._attempt, number, deadline, unknown=self._unknown
+                    error, self, self._attempt, number, deadline, earlier=self._engine.earlier
                 )
             if not failure.at_once:
-                by_rule = failure.no_stream and number <= options.retries
+                by_rule = failure.is_counted and number <= options.retries
                 wait_for_retry(
                     self._context,
                     operation,

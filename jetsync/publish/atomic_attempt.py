@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors, events
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
-from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
+from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
-from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
+from jetsync._proto.outcome import Cause, Ending, cause_of
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE, Stage
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync._proto.outcome import OutcomeRule
+    from jetsync._proto.batch import AtomicBatchEngine
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.publish.atomic_options import AtomicOptions
 
@@ -57,7 +57,7 @@ class BatchAttempt:
 
     Args:
         context: Context of the batch.
-        batch_id: The id.
+        engine: The engine of the batch, whose next attempt this is.
         messages: Checks the messages of the batch, and has looked up the stream.
         options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
@@ -70,24 +70,18 @@ class BatchAttempt:
     def __init__(
         self,
         context: Context,
-        batch_id: str,
+        engine: AtomicBatchEngine[BatchItem],
         messages: BatchMessages,
         options: AtomicOptions | None = None,
     ) -> None:
         known = messages.known
         assert known is not None
         self.known: KnownStream = known
-        self.id: str = batch_id
+        self.id: str = engine.batch_id
         self.messages = messages
         self.whole: bool = options is None
         self._streams = context.streams
-        self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
-            batch_id,
-            hold_back=known.level < MARKER_LEVEL,
-            ack_first=options is not None and options.ack_first,
-            ack_every=0 if options is None else options.ack_every,
-            limit=self._streams.batch_limits.get(known.epoch),
-        )
+        self.engine: AtomicBatchEngine[BatchItem] = engine
         self._epoch = known.epoch
         self._connection = context.connection
         self._lane = context.lane
@@ -98,9 +92,8 @@ class BatchAttempt:
         # A message that is added after this moment is written at once. 0, which is always in the
         # past, before the first message and after the end.
         self._due = 0.0
-        # Whether the commit may have been sent, and whether the server has answered the last
-        # message. After that answer, it refuses no earlier message.
-        self._may_commit = False
+        # Whether the server has answered the last message. After that answer, it refuses no earlier
+        # message.
         self._is_answered = True
         # Whether `discard` has made the server drop the batch.
         self._is_discarded = False
@@ -108,13 +101,24 @@ class BatchAttempt:
         self._since = time.monotonic()
         # Why the server has dropped the batch, if it has reported that in an advisory.
         self._abandoned: str | None = None
-        if not self.whole:
+        if options is not None:
+            engine.start(
+                hold_back=known.level < MARKER_LEVEL,
+                ack_first=options.ack_first,
+                ack_every=options.ack_every,
+                limit=self._limit,
+            )
             listen(self._lane, self)
+
+    @property
+    def _limit(self) -> int | None:
+        """The number of messages that the server accepts, if known."""
+        return self._streams.batch_limits.get(self._epoch)
 
     def on_advisory(self, reason: str) -> None:
         """Note and report an advisory; runs in the thread that reads the socket."""
         # The server also reports a batch that this client has discarded.
-        if self.engine.state is BatchState.OPEN:
+        if self._is_open:
             self._abandoned = reason
             self._connection.emit(
                 events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
@@ -125,6 +129,11 @@ class BatchAttempt:
         if self._abandoned is None:
             return None
         return self._cause(errors.BatchIncompleteError(stream=self.known.name), None, deadline)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether this attempt is the current one, and has not ended."""
+        return self.engine.ending is None and self.engine.batch_id == self.id
 
     @property
     def all_have_ids(self) -> bool:
@@ -152,8 +161,8 @@ class BatchAttempt:
         """Mark the batch as finished; never waits."""
         self._stage.stop()
         self._due = 0.0
-        if self.engine.state is BatchState.OPEN:
-            self._record(outcome_of(Cause.INTERRUPTED, sent=self._may_commit))
+        if self.engine.ending is None:
+            self.engine.failed(Cause.INTERRUPTED, sent=True)
         if not self._is_answered:
             self._note_unanswered()
         # Later: the loop first handles the refusals that came before the answer.
@@ -168,7 +177,7 @@ class BatchAttempt:
         """End the batch and make the server drop it; never waits."""
         self.end()
         engine = self.engine
-        if engine.sent and engine.state is BatchState.FAILED and not self._is_discarded:
+        if engine.sent and engine.ending is Ending.NOT_STORED and not self._is_discarded:
             self._is_discarded = True
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
@@ -183,7 +192,7 @@ class BatchAttempt:
 
         Takes no lock that it would have to wait for.
         """
-        if self.engine.state is not BatchState.OPEN or self._outbox.reason is not None:
+        if not self._is_open or self._outbox.reason is not None:
             return False
         self.discard()
         return True
@@ -249,7 +258,14 @@ class BatchAttempt:
         """Add the final message, if there is one, and return a function that sends the commit."""
         self.engine.check_room(len(final))
         staged = self._take()
-        return partial(self.send, self.engine.commit(*final), deadline, staged)
+        send = partial(self.send, self.engine.commit(*final), deadline, staged)
+        # In the same step, so that no interrupt leaves a batch that is complete and open.
+        self.engine.begin_commit()
+        return send
+
+    def commit_all(self, items: list[BatchItem], deadline: Deadline) -> Callable[[], None]:
+        """Return a function that sends all messages and the commit in one go."""
+        return partial(self.send, self.engine.commit_all(items, self._limit), deadline)
 
     def send(
         self, parts: Sequence[Part[BatchItem]], deadline: Deadline, staged: bytes = b""
@@ -273,7 +289,7 @@ class BatchAttempt:
         opening: Waiter | None = None
         reply = b""
         try:
-            if self.whole and self.engine.size > 1:
+            if self.whole and self.engine.last > 1:
                 opener = parts[0].items[0]
                 opening = Waiter(opener[0], in_batch=True)
                 opening.epoch = epoch
@@ -310,7 +326,7 @@ class BatchAttempt:
         engine, epoch = self.engine, self._epoch
         target, header, payload = self._wire.last(part, self._subject)
         subject = target.decode()
-        self._may_commit = bool(part.commit)
+        engine.asked(part)
         self._is_answered = False
         try:
             frame = self._connection.exchange(
@@ -321,21 +337,18 @@ class BatchAttempt:
             engine.answered(part, frame)
         except errors.NoRespondersError:
             self._is_answered = True
-            engine.not_stored()
+            engine.failed(Cause.NO_STREAM, sent=True)
             raise errors.NoStreamResponseError(subject) from None
         except errors.BatchTooLargeError as error:
             if error.limit is not None:
                 self._streams.batch_limits = {epoch: error.limit}
             raise
         except errors.JetSyncError as error:
-            if engine.state is not BatchState.OPEN:
+            if engine.ending is not None:
                 # The server has answered.
                 raise
             cause, sent = cause_of(error)
-            # Without the commit, the server stores nothing.
-            rule = outcome_of(cause, sent=sent and bool(part.commit))
-            self._record(rule)
-            if rule.ending is Ending.UNKNOWN:
+            if engine.failed(cause, sent=sent).ending is Ending.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
             if isinstance(error, errors.PermissionDeniedError) and not sent:
                 # Other messages of the batch may be refused as well.
@@ -344,13 +357,6 @@ class BatchAttempt:
                     self._is_answered = True
                     self._connection.refusals.batches.pop(self.id, None)
             raise
-
-    def _record(self, rule: OutcomeRule) -> None:
-        """Record in the engine what the stream has of the batch."""
-        if rule.ending is Ending.UNKNOWN:
-            self.engine.in_doubt()
-        else:
-            self.engine.not_stored()
 
     def _unknown(
         self, subject: str, deadline: Deadline, cause: Exception

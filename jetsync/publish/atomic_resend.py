@@ -14,13 +14,12 @@ attempt was stored. ``atomic.py`` sends the batch.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
 from jetsync import errors
 from jetsync._api.messages import leader_get
-from jetsync._proto.batch import BatchPhase, BatchState
 from jetsync._proto.outcome import Ending, cause_of, outcome_of
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.values import headers as names
@@ -32,20 +31,6 @@ if TYPE_CHECKING:
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.atomic_attempt import BatchAttempt
 
-# After these errors, the options say how often a batch is sent again.
-NO_STREAM: Final = (errors.NoStreamResponseError, errors.TemporarilyUnavailableError)
-
-COMMITTING: Final = "another call is committing the batch, or was interrupted while it did"
-
-# Why a batch cannot be sent again.
-_NO_RESEND: Final = {
-    BatchPhase.COMMITTING: COMMITTING,
-    BatchPhase.BROKEN: (
-        "an add failed, so a message of this batch may be missing: build a new batch"
-    ),
-}
-NO_FAILED_COMMIT: Final = "only a batch whose commit failed can be sent again"
-
 
 @attrs.frozen
 class RetryableFailure:
@@ -55,37 +40,10 @@ class RetryableFailure:
 
     # For plugins, and for the caller if there is no other attempt.
     error: errors.JetSyncError
-    # Whether no stream answered. Then the options say how often the batch is sent again.
-    no_stream: bool = False
+    # Whether the options say how often the batch is sent again.
+    is_counted: bool = False
     # Whether to send the batch again without a pause. Such an attempt does not count as a retry.
     at_once: bool = False
-
-
-def no_resend(phase: BatchPhase) -> errors.ConflictingUseError:
-    """Return the error of ``resend`` for a batch whose phase does not allow it."""
-    return errors.ConflictingUseError(_NO_RESEND.get(phase, NO_FAILED_COMMIT))
-
-
-def check_resend(attempt: BatchAttempt | None, *, unknown: bool) -> bool:
-    """
-    Raise unless ``resend`` may send the batch again; return whether its outcome is unknown.
-
-    Args:
-        attempt: The last attempt.
-        unknown: Whether an earlier one may have been stored although no answer came.
-
-    Raises:
-        ConflictingUseError: No commit has failed, or the server stored the messages one by one.
-        InvalidArgumentError: The outcome is unknown and a message has no id.
-    """
-    if attempt is None or not attempt.engine.may_be_resent:
-        raise errors.ConflictingUseError(NO_FAILED_COMMIT)
-    unknown = unknown or attempt.engine.state is BatchState.UNKNOWN
-    if unknown and not attempt.all_have_ids:
-        raise errors.InvalidArgumentError(
-            "the outcome is unknown, so every message needs a msg_id to be sent again"
-        )
-    return unknown
 
 
 def retryable_failure(
@@ -95,7 +53,7 @@ def retryable_failure(
     number: int,
     deadline: Deadline,
     *,
-    unknown: bool,
+    earlier: bool,
 ) -> RetryableFailure:
     """
     Return the failure of an attempt if the batch may be sent again; raise its error if not.
@@ -106,13 +64,13 @@ def retryable_failure(
         attempt: The attempt; None if it failed before it began.
         number: Its number, counted from 1.
         deadline: Deadline of all attempts together.
-        unknown: Whether an earlier one may have been stored although no answer came.
+        earlier: Whether an earlier one may have been stored although no answer came.
     """
     failure, is_unknown, is_safe = error, False, False
     if isinstance(error, BatchOutcomeUnknownError):
         error.batch, is_unknown, is_safe = batch, True, error.has_message_ids
     cause, _ = cause_of(error)
-    rule = outcome_of(cause, sent=is_unknown, earlier=unknown, safe=is_safe)
+    rule = outcome_of(cause, sent=is_unknown, earlier=earlier, safe=is_safe)
     if isinstance(error, errors.NoStreamResponseError):
         failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
     if rule.ending is Ending.UNKNOWN and not is_unknown:
@@ -123,7 +81,7 @@ def retryable_failure(
     # stream waits for the next connection.
     unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
     at_once = unsent and attempt is not None and attempt.whole and not deadline.expired()
-    return RetryableFailure(failure, no_stream=isinstance(error, NO_STREAM), at_once=at_once)
+    return RetryableFailure(failure, is_counted=rule.counts_batch, at_once=at_once)
 
 
 def ack_of_earlier_attempt(
@@ -132,8 +90,6 @@ def ack_of_earlier_attempt(
     attempt: BatchAttempt,
     context: Context,
     deadline: Deadline,
-    *,
-    ids: set[str],
 ) -> BatchAck:
     """
     Return the ack of an earlier attempt whose answer was lost, after the stream refused an id.
@@ -144,12 +100,11 @@ def ack_of_earlier_attempt(
         attempt: The last attempt.
         context: Context of the batch.
         deadline: Deadline of the call.
-        ids: The ids of all attempts.
 
     Raises:
         BatchOutcomeUnknownError: Another publisher may have used the id.
     """
-    ack = _find_stored(context, attempt, ids, deadline)
+    ack = _find_stored(context, attempt, deadline)
     if ack is None:
         raise _still_unknown(
             batch, attempt, error, "an id is in the stream already, perhaps from another message"
@@ -157,9 +112,7 @@ def ack_of_earlier_attempt(
     return ack
 
 
-def _find_stored(
-    context: Context, attempt: BatchAttempt, ids: set[str], deadline: Deadline
-) -> BatchAck | None:
+def _find_stored(context: Context, attempt: BatchAttempt, deadline: Deadline) -> BatchAck | None:
     """
     Return the ack of an earlier attempt if the stream has its messages; None if unsure.
 
@@ -168,7 +121,6 @@ def _find_stored(
     Args:
         context: Context of the batch.
         attempt: The last attempt.
-        ids: The ids of all attempts.
         deadline: Deadline of the call.
     """
     engine, stream = attempt.engine, attempt.known.name
@@ -178,7 +130,7 @@ def _find_stored(
         with contextlib.suppress(errors.JetSyncError, KeyError, ValueError):
             message = leader_get(context, stream, {"last_by_subj": subject.decode()}, deadline)
             batch_id = message.headers.get(names.BATCH_ID, "")
-            if batch_id in ids:
+            if batch_id in engine.ids:
                 first = message.sequence - int(message.headers[names.BATCH_SEQUENCE]) + 1
                 ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
                 engine.found_stored(ack)

@@ -9,14 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._proto.batch import (
-    NEXT_PHASE,
-    AtomicBatchEngine,
-    BatchPhase,
-    BatchState,
-    HeaderRules,
-    Part,
-)
+from jetsync._proto.batch import AtomicBatchEngine, BatchPhase, HeaderRules, Part
+from jetsync._proto.outcome import Cause, Ending
 from jetsync.values.outbound import BatchAck
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
@@ -45,7 +39,9 @@ def failure(code, err_code, description):
 
 def make(**options):
     """Return an engine for a server that supports the marker, by default."""
-    return AtomicBatchEngine(ID, **{"hold_back": False, **options})
+    engine = AtomicBatchEngine(ID)
+    engine.start(**{"ack_first": True, **options})
+    return engine
 
 
 class Entry:
@@ -87,24 +83,92 @@ def commit(engine, *items):
     return entries(engine.commit(*items))
 
 
+def in_phase(phase):
+    """Return an engine in this phase."""
+    engine = make()
+    engine.add("a")
+    if phase is BatchPhase.BROKEN:
+        engine.lost(errors.DisconnectedError())
+    elif phase is BatchPhase.DISCARDED:
+        engine.discarded()
+    elif phase is not BatchPhase.OPEN:
+        (part,) = engine.commit()
+        engine.begin_commit()
+        engine.asked(part)
+        if phase is BatchPhase.FAILED:
+            engine.failed(Cause.SILENT, sent=True)
+            engine.commit_failed(errors.RequestTimeoutError("x", 1.0))
+        elif phase is BatchPhase.COMMITTED:
+            engine.answered(part, frame(puback(7, batch=ID, count=1)))
+    assert engine.phase is phase
+    return engine
+
+
 class TestPhases:
-    def test_each_phase_can_be_reached(self):
-        """The table leads from an open batch to each other phase."""
-        reached = {BatchPhase.OPEN}
-        for _ in BatchPhase:
-            reached |= {after for (before, _), after in NEXT_PHASE.items() if before in reached}
-        assert reached == set(BatchPhase)
+    @pytest.mark.parametrize("phase", BatchPhase)
+    def test_only_an_open_batch_takes_messages(self, phase):
+        """A batch that was committed, lost or discarded never takes messages again."""
+        engine = in_phase(phase)
+        if phase is BatchPhase.OPEN:
+            engine.check_open(discarding=False, interrupted=None)
+            for reason in ("discarded", "why"):
+                with pytest.raises(errors.BatchClosedError, match=reason):
+                    engine.check_open(
+                        discarding=True, interrupted=reason if reason == "why" else None
+                    )
+            return
+        with pytest.raises(errors.BatchClosedError) as caught:
+            engine.check_open(discarding=False, interrupted="why")
+        assert "why" not in str(caught.value)
 
-    def test_no_event_opens_a_batch_again(self):
-        """A batch that has ended takes no more messages, and a stored or discarded one stays so."""
-        assert BatchPhase.OPEN not in NEXT_PHASE.values()
-        assert {before for before, _ in NEXT_PHASE}.isdisjoint(
-            {BatchPhase.COMMITTED, BatchPhase.DISCARDED}
-        )
+    @pytest.mark.parametrize("phase", BatchPhase)
+    @pytest.mark.parametrize("safe", [False, True])
+    def test_only_a_failed_commit_is_repeated(self, phase, safe):
+        """A batch is sent again after a commit that failed. If it is unknown, it needs ids."""
+        engine = in_phase(phase)
+        if phase is not BatchPhase.FAILED:
+            with pytest.raises(errors.ConflictingUseError):
+                engine.begin_resend("b2", safe=safe)
+            assert (engine.phase, engine.batch_id) == (phase, ID)
+        elif not safe:
+            with pytest.raises(errors.InvalidArgumentError, match="unknown"):
+                engine.begin_resend("b2", safe=safe)
+            assert (engine.phase, engine.batch_id) == (phase, ID)
+        else:
+            engine.begin_resend("b2", safe=safe)
+            assert (engine.phase, engine.earlier) == (BatchPhase.COMMITTING, True)
+            (part,) = engine.commit_all(["a"], None)
+            engine.answered(part, frame(puback(7, batch="b2", count=1)))
+            assert (engine.phase, engine.ids) == (BatchPhase.COMMITTED, {ID, "b2"})
 
-    def test_only_a_failed_commit_is_repeated(self):
-        """A batch is sent again after a commit that failed, and not after an add that failed."""
-        assert [before for before, event in NEXT_PHASE if event == "resend"] == [BatchPhase.FAILED]
+    @pytest.mark.parametrize("phase", BatchPhase)
+    def test_events_that_come_late(self, phase):
+        """A discard, a loss or an error of a plugin changes no commit that has begun or ended."""
+        engine = in_phase(phase)
+        engine.discarded()
+        engine.lost(errors.DisconnectedError())
+        is_open = phase in {BatchPhase.OPEN, BatchPhase.BROKEN}
+        assert engine.phase is (BatchPhase.DISCARDED if is_open else phase)
+        if phase is BatchPhase.COMMITTED:
+            engine.commit_failed(ValueError("plugin"))
+            assert engine.phase is phase
+
+    @pytest.mark.parametrize("unknown", [False, True])
+    def test_an_interrupted_commit(self, unknown):
+        """The reason says whether the interrupted commit may be stored."""
+        engine = in_phase(BatchPhase.COMMITTING)
+        engine.failed(Cause.INTERRUPTED, sent=unknown)
+        engine.commit_failed(KeyboardInterrupt())
+        reason = "may be stored" if unknown else "nothing is stored"
+        with pytest.raises(errors.BatchClosedError, match=f"KeyboardInterrupt.*{reason}"):
+            engine.check_open(discarding=False, interrupted=None)
+
+    def test_too_many_messages_for_another_attempt(self):
+        """An attempt that the limit forbids leaves the one before as it is."""
+        engine = in_phase(BatchPhase.FAILED)
+        with pytest.raises(errors.BatchTooLargeError):
+            engine.commit_all(["a", "b"], 1)
+        assert (engine.ending, engine.kept, engine.size) == (Ending.UNKNOWN, [], 1)
 
 
 class TestEntries:
@@ -227,13 +291,13 @@ class TestAnswers:
         engine = make()
         engine.answered(add(engine, "a").part, frame(b""))
         engine.answered(add(engine, "b").part, frame(b"", b"NATS/1.0\r\n\r\n"))
-        assert engine.state is BatchState.OPEN
+        assert engine.ending is None
 
     def test_the_answer_to_the_commit_has_the_last_sequence(self, committed):
         """The answer to the commit contains the sequence of the last message."""
         engine, part = committed
         engine.answered(part, frame(puback(7, batch=ID, count=2)))
-        assert engine.state is BatchState.COMMITTED
+        assert engine.ending is Ending.STORED
         assert engine.ack == BatchAck("S", 7, ID, 2, first_sequence=6)
 
     @pytest.mark.parametrize(
@@ -253,14 +317,14 @@ class TestAnswers:
             engine.answered(part, frame(data))
         error = caught.value
         assert (error.batch_id, error.stream, error.sequence) == (ID, "S", 7)
-        assert (engine.state, engine.ack) == (BatchState.SPLIT, None)
+        assert (engine.ending, engine.ack) == (Ending.SPLIT, None)
 
     def test_stored_at_once(self):
         """An ack of the first message means that the server stored it at once."""
         engine = make()
         with pytest.raises(errors.AtomicityError):
             engine.answered(add(engine, "a").part, frame(b'{"stream":"S", "seq":1}'))
-        assert engine.state is BatchState.SPLIT
+        assert engine.ending is Ending.SPLIT
 
     @pytest.mark.parametrize(
         ("code", "err_code", "description", "kind"),
@@ -283,7 +347,7 @@ class TestAnswers:
             with pytest.raises(kind) as caught:
                 engine.answered(part, frame(data))
             assert (caught.value.err_code, caught.value.stream) == (err_code, "S")
-            assert engine.state is BatchState.FAILED
+            assert engine.ending is Ending.NOT_STORED
             with pytest.raises(errors.BatchClosedError):
                 engine.add("more")
 
@@ -293,35 +357,40 @@ class TestAnswers:
         engine, part = committed
         with pytest.raises(errors.ProtocolError):
             engine.answered(part, frame(data))
-        assert (engine.state, engine.ack) == (BatchState.OPEN, None)
+        assert (engine.ending, engine.ack) == (None, None)
 
     def test_a_commit_without_an_answer_is_unknown(self, committed):
         """A commit whose outcome is unknown may be repeated."""
-        engine, _ = committed
-        engine.in_doubt()
-        assert (engine.state, engine.may_be_resent) == (BatchState.UNKNOWN, True)
+        engine, part = committed
+        engine.asked(part)
+        engine.failed(Cause.SILENT, sent=True)
+        engine.commit_failed(errors.RequestTimeoutError("x", 1.0))
+        assert engine.ending is Ending.UNKNOWN
+        engine.begin_resend("b2", safe=True)
 
     def test_certain_failures(self, committed):
         """A batch that cannot be stored takes no more messages, and may be sent again."""
         engine, _ = committed
-        engine.not_stored()
-        assert (engine.state, engine.may_be_resent) == (BatchState.FAILED, True)
+        engine.failed(Cause.NO_STREAM, sent=True)
+        engine.commit_failed(errors.NoStreamResponseError("x"))
+        assert engine.ending is Ending.NOT_STORED
+        engine.begin_resend("b2", safe=False)
         incomplete = make()
         incomplete.add("a")
-        incomplete.not_stored()
-        assert not incomplete.may_be_resent
+        incomplete.failed(Cause.LOST, sent=True)
+        assert incomplete.ending is Ending.NOT_STORED
         with pytest.raises(errors.BatchClosedError):
             incomplete.add("b")
 
     def test_an_earlier_attempt_was_stored(self, committed):
         """The ack of an earlier attempt is the ack of the batch."""
         engine, _ = committed
-        engine.not_stored()
+        engine.failed(Cause.NO_STREAM, sent=True)
         engine.in_doubt()
-        assert engine.state is BatchState.UNKNOWN
+        assert engine.ending is Ending.UNKNOWN
         ack = BatchAck("S", 2, "b0", 2, 1, duplicate=True)
         engine.found_stored(ack)
-        assert (engine.state, engine.ack) == (BatchState.COMMITTED, ack)
+        assert (engine.ending, engine.ack) == (Ending.STORED, ack)
 
 
 class Server:
@@ -382,14 +451,15 @@ class Driver:
     def write(self, entries):
         """Write entries until an answer ends the batch; return whether none did."""
         for entry in entries:
-            assert self.engine.state is BatchState.OPEN
+            assert self.engine.ending is None
             self.written.append(entry)
             if not entry.asks:
                 self.server.take(entry)
                 continue
+            self.engine.asked(entry.part)
             outcome = next(self.outcomes)
             if outcome == "503":
-                self.engine.not_stored()
+                self.engine.failed(Cause.NO_STREAM, sent=True)
                 return False
             if outcome in FAULTS:
                 # The server's answer says that it has dropped the batch.
@@ -402,8 +472,8 @@ class Driver:
                     raise errors.RequestTimeoutError("x", 1.0)
                 self.engine.answered(entry.part, frame(data))
             except errors.JetSyncError as error:
-                if self.engine.state is BatchState.OPEN:
-                    (self.engine.in_doubt if entry.commit else self.engine.not_stored)()
+                if self.engine.ending is None:
+                    self.engine.failed(Cause.SILENT, sent=True)
                 self.error = error
                 return False
         return True
@@ -481,33 +551,33 @@ def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
         assert all(entry.item is not None for entry in written)
 
     # The end of the batch.
-    if engine.state is BatchState.OPEN:
+    if engine.ending is None:
         # A refused call leaves the batch unchanged.
         assert not taken
         assert not written or not written[-1].commit
         if engine.size:
             driver.outcomes = itertools.repeat("true")
             driver.write(commit(engine))
-            assert engine.state is not BatchState.OPEN
-    assert engine.state is not BatchState.OPEN or not engine.size
+            assert engine.ending is not None
+    assert engine.ending is not None or not engine.size
     if engine.size:
         for call in (lambda: engine.add("more"), engine.commit):
             with pytest.raises(errors.BatchClosedError):
                 call()
 
     # The outcome that the engine reports.
-    if engine.state is BatchState.COMMITTED:
+    if engine.ending is Ending.STORED:
         assert driver.written[-1].commit
         assert server.stored == engine.kept
         assert engine.ack.size == len(server.stored)
         assert engine.ack.sequence - engine.ack.first_sequence + 1 == len(server.stored)
-    elif engine.state is BatchState.UNKNOWN:
+    elif engine.ending is Ending.UNKNOWN:
         assert driver.written[-1].commit
         assert old or server.stored in ([], engine.kept)
     else:
         assert engine.ack is None
         assert old or not server.stored
-    if engine.state is BatchState.SPLIT:
+    if engine.ending is Ending.SPLIT:
         assert old
         assert server.stored
         assert isinstance(driver.error, errors.AtomicityError)
@@ -526,7 +596,7 @@ def test_one_by_one_or_in_one_go(count, limit, hold_back):
         engine = make(hold_back=hold_back, limit=limit)
         server = Server(old=False, limit=limit or 12)
         Driver(engine, server, ()).run(adds, count - adds)
-        stored.append((engine.state is BatchState.COMMITTED, server.stored))
+        stored.append((engine.ending is Ending.STORED, server.stored))
     if limit is None or count <= limit:
         assert stored == [(True, list(range(count)))] * (count + 1)
     else:

@@ -18,12 +18,13 @@ STORED, NOT_STORED, UNKNOWN = Ending.STORED, Ending.NOT_STORED, Ending.UNKNOWN
 # For each cause: what a first attempt ends as that was not sent, and one that was, without and with
 # safety. Then what a later attempt ends as after one with an unknown outcome, likewise.
 NEVER, ONCE, COUNTED = Again.NEVER, Again.ONCE, Again.COUNTED
-ASK, PATIENT, LOOK = Again.ASK, Again.PATIENT, Again.LOOK
+ASK, PATIENT, BATCHES, LOOK = Again.ASK, Again.PATIENT, Again.BATCHES, Again.LOOK
 FIRST = {
     Cause.ACK: [(STORED, NEVER)] * 4,
     Cause.SPLIT: [(Ending.SPLIT, NEVER)] * 4,
     Cause.OWN_CONDITION: [(NOT_STORED, NEVER)] * 4,
     Cause.NO_STREAM: [(NOT_STORED, COUNTED)] * 4,
+    Cause.UNAVAILABLE: [(NOT_STORED, BATCHES)] * 4,
     Cause.BUSY: [(NOT_STORED, PATIENT)] * 4,
     Cause.IN_PROCESS: [(NOT_STORED, PATIENT)] * 4,
     Cause.UNPROCESSED: [(NOT_STORED, ONCE)] * 4,
@@ -43,6 +44,7 @@ LATER = {
     **dict.fromkeys((Cause.UNPROCESSED, Cause.INTERRUPTED), [(UNKNOWN, NEVER)] * 4),
     Cause.OWN_CONDITION: [(UNKNOWN, LOOK)] * 4,
     Cause.NO_STREAM: [(UNKNOWN, COUNTED)] * 4,
+    Cause.UNAVAILABLE: [(UNKNOWN, BATCHES)] * 4,
     Cause.BUSY: [(UNKNOWN, PATIENT)] * 4,
     Cause.IN_PROCESS: [(UNKNOWN, ASK)] * 4,
     Cause.LOST: [(UNKNOWN, ASK)] * 2 + [(UNKNOWN, NEVER), (UNKNOWN, ASK)],
@@ -71,7 +73,7 @@ ERRORS = [
     (errors.WrongLastMessageIdError(), Cause.OWN_CONDITION, True),
     (errors.DuplicateMessageIdError(), Cause.OWN_CONDITION, True),
     (errors.DuplicateMessageInProcessError(), Cause.IN_PROCESS, True),
-    (errors.TemporarilyUnavailableError(), Cause.BUSY, True),
+    (errors.TemporarilyUnavailableError(), Cause.UNAVAILABLE, True),
     (errors.InsufficientResourcesError(), Cause.BUSY, True),
     (errors.InsufficientResourcesError(code=400, err_code=10028), Cause.REFUSED, True),
     (errors.TooManyRequestsError(), Cause.BUSY, True),
@@ -124,7 +126,8 @@ class TestTable:
         """Batches are repeated whenever messages are, and in two more cases."""
         for rule in OUTCOME_RULES:
             assert rule.may_repeat_message is (rule.again in {ASK, COUNTED})
-            assert rule.may_repeat_batch is (rule.again in {ASK, COUNTED, PATIENT, ONCE})
+            assert rule.may_repeat_batch is (rule.again in {ASK, COUNTED, BATCHES, PATIENT, ONCE})
+            assert rule.counts_batch is (rule.again in {COUNTED, BATCHES})
 
 
 class TestCauses:

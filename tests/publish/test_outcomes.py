@@ -15,7 +15,7 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch
 from jetsync._io.outbox import LaneState
-from jetsync._proto.batch import BatchState, Part
+from jetsync._proto.batch import AtomicBatchEngine, Part
 from jetsync._proto.fastingest import FastIngest
 from jetsync._proto.outcome import Again, Cause, Ending, outcome_of
 from jetsync._proto.pipeline import Pipeline
@@ -495,7 +495,7 @@ class BatchRun:
         context.flush_refusals = self.flushes.append
         context.lane.later = lambda *_: None
         context.lane.post_nowait = lambda *_: None
-        self.attempt = BatchAttempt(context, "b", messages)
+        self.attempt = BatchAttempt(context, AtomicBatchEngine("b"), messages)
         self.attempt.messages = messages
 
     def exchange(self, *_, **options):
@@ -534,17 +534,17 @@ def batch(cause, *, sent, earlier, safe):
     """
     run = BatchRun(failure(cause, sent=sent), safe=safe)
     error = run.commit()
-    state = run.attempt.engine.state
-    assert (state is BatchState.UNKNOWN) is (ending_of(error) is Ending.UNKNOWN)
+    state = run.attempt.engine.ending
+    assert (state is Ending.UNKNOWN) is (ending_of(error) is Ending.UNKNOWN)
     try:
         found = retryable_failure(
-            error, run.batch, run.attempt, 1, Deadline.after(10), unknown=earlier
+            error, run.batch, run.attempt, 1, Deadline.after(10), earlier=earlier
         )
     except errors.JetSyncError as final:
         last, again = final, False
     else:
         last, again = found.error, True
-    if state is BatchState.UNKNOWN and not earlier:
+    if state is Ending.UNKNOWN and not earlier:
         assert last is error
     return ending_of(last), again
 
@@ -563,7 +563,7 @@ class TestBatches:
         """Without its commit, a batch is not stored, even if the server may have a message."""
         run = BatchRun(failure(cause, sent=sent), safe=True)
         assert ending_of(run.add()) is Ending.NOT_STORED
-        assert run.attempt.engine.state is not BatchState.UNKNOWN
+        assert run.attempt.engine.ending is not Ending.UNKNOWN
 
     @pytest.mark.parametrize(("cause", "sent"), CASES)
     def test_other_refusals(self, cause, sent):
@@ -574,7 +574,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("whole", [False, True])
     @pytest.mark.parametrize(
-        ("error", "at_once", "no_stream"),
+        ("error", "at_once", "is_counted"),
         [
             (errors.ConnectionLostError(sent=False), True, False),
             (errors.ConnectionLostError(), False, False),
@@ -584,19 +584,19 @@ class TestBatches:
             (errors.TooManyInflightError(), False, False),
         ],
     )
-    def test_how_a_batch_is_sent_again(self, whole, error, at_once, no_stream):
+    def test_how_a_batch_is_sent_again(self, whole, error, at_once, is_counted):
         """A batch goes at once after a loss before it was sent, and some others as often as set."""
         attempt, deadline = SimpleNamespace(whole=whole), Deadline.after(1000)
-        found = retryable_failure(error, None, attempt, 1, deadline, unknown=False)
-        assert (found.at_once, found.no_stream) == (at_once and whole, no_stream)
+        found = retryable_failure(error, None, attempt, 1, deadline, earlier=False)
+        assert (found.at_once, found.is_counted) == (at_once and whole, is_counted)
 
     def test_messages_that_were_stored_one_by_one(self):
         """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
         run = BatchRun((b"", b"", None, b'{"stream":"S","seq":1}'), safe=True)
         error = run.commit()
         with pytest.raises(errors.AtomicityError):
-            retryable_failure(error, run.batch, run.attempt, 1, Deadline.after(10), unknown=True)
-        assert run.attempt.engine.state is BatchState.SPLIT
+            retryable_failure(error, run.batch, run.attempt, 1, Deadline.after(10), earlier=True)
+        assert run.attempt.engine.ending is Ending.SPLIT
 
 
 def fast(messages=0):
@@ -661,7 +661,7 @@ class TestInterrupts:
             run.commit()
         run.attempt.end()
         rule = outcome_of(Cause.INTERRUPTED, sent=commits)
-        unknown = run.attempt.engine.state is BatchState.UNKNOWN
+        unknown = run.attempt.engine.ending is Ending.UNKNOWN
         assert unknown is (rule.ending is Ending.UNKNOWN)
 
     @pytest.mark.parametrize("earlier", [False, True])

@@ -166,7 +166,6 @@ class TestDropped:
         batch._attempt.stop_staging()
         # The next message has the number after this one.
         batch._attempt.engine.staged(2)
-        batch._attempt.engine._plan()
         if ack_every:
             with pytest.raises(jetsync.BatchIncompleteError) as caught:
                 batch.add(f"{stream.name}.A", b"3")

@@ -474,7 +474,6 @@ class TestRuns:
         A batch that is full refuses the next message, although its last ones are not sent yet.
         """
         batch._attempt.engine._limit = 10
-        batch._attempt.engine._plan()
         batch.add(f"{stream.name}.A", bytes(2 * SMALL))
         for number in range(8):
             batch.add(f"{stream.name}.A", b"%d" % number)
