@@ -26,7 +26,7 @@ from jetsync.objects.bucket import Bucket as ObjectBucket
 from jetsync.objects.config import ObjectStoreConfig
 from jetsync.objects.handle import ObjectStore
 from jetsync.publish.atomic import AtomicBatch, publish_batch
-from jetsync.publish.atomic_options import AtomicOptions
+from jetsync.publish.atomic_messages import AtomicOptions
 from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.many import BulkPublish
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT, publish_one

@@ -67,6 +67,9 @@ _CLOSED: Final = {
     BatchPhase.COMMITTED: "it was committed",
 }
 _DISCARDED: Final = "it was discarded"
+_INTERRUPTED: Final = (
+    "a call was interrupted while it added a message; discard this batch and build a new one"
+)
 
 # Why a batch cannot be sent again.
 _NO_RESEND: Final = {
@@ -129,7 +132,6 @@ class AtomicBatchEngine(Generic[Item]):
         # it may have been written.
         self._complete = False
         self._may_commit = False
-        self.start()
 
     def start(
         self,
@@ -140,7 +142,7 @@ class AtomicBatchEngine(Generic[Item]):
         limit: int | None = None,
     ) -> None:
         """
-        Start an attempt.
+        Start an attempt. Nothing but :meth:`commit_all` comes before it.
 
         Args:
             hold_back: Whether the server needs a message for the commit.
@@ -177,19 +179,21 @@ class AtomicBatchEngine(Generic[Item]):
 
     # Events of the batch.
 
-    def check_open(self, *, discarding: bool, interrupted: str | None) -> None:
+    def check_open(self, *, discarding: bool, interrupted: bool) -> None:
         """
         Raise BatchClosedError unless the batch takes messages.
 
         Args:
             discarding: Whether a discard is due.
-            interrupted: Why it takes no more, if an interrupt ended a call that added a message.
+            interrupted: Whether an interrupt has ended a call before it had added all of its
+                message.
         """
-        if self.phase is not BatchPhase.OPEN:
-            interrupted = None
-        elif not discarding and interrupted is None:
-            return
-        reason = interrupted or _CLOSED.get(self.phase, _DISCARDED)
+        reason = _CLOSED.get(self.phase, _DISCARDED)
+        if self.phase is BatchPhase.OPEN:
+            if not discarding and not interrupted:
+                return
+            if interrupted:
+                reason = _INTERRUPTED
         raise errors.BatchClosedError(reason=self._reason or reason)
 
     def begin_commit(self) -> None:
@@ -277,12 +281,13 @@ class AtomicBatchEngine(Generic[Item]):
                 return None
             item = self._held.pop(0)
         self.last += 1
-        (part,) = self._parts([item], self.last)
-        return part
+        return Part(self.last, [item], asks=self._next_ask(self.last) == self.last)
 
-    def keep(self, *messages: Item | bytes) -> None:
-        """Keep messages, which are going to be written: items, and blocks of staged frames."""
-        self.kept.extend(messages)
+    def keep(self, block: bytes, items: Sequence[Item]) -> None:
+        """Keep messages, which are going to be written: a block of staged frames, then items."""
+        if block:
+            self.kept.append(block)
+        self.kept += items
         self.sent = self.last
 
     def _parts(self, items: Sequence[Item], number: int) -> list[Part[Item]]:
@@ -297,7 +302,7 @@ class AtomicBatchEngine(Generic[Item]):
 
     def commit(self, *items: Item) -> list[Part[Item]]:
         """
-        Add the last messages and return what to write to commit the batch.
+        Add the last messages, and return what to keep and to write to commit the batch.
 
         Raises:
             BatchClosedError, BatchTooLargeError: As for :meth:`check_room`. The batch is unchanged.
@@ -308,11 +313,10 @@ class AtomicBatchEngine(Generic[Item]):
         self._complete = True
         items = (*self._held, *items)
         self._held.clear()
+        if not items:
+            return [Part(self.last + 1, [], asks=True, commit=END_OF_BATCH)]
         parts = self._parts(items, self.last + 1)
         self.last += len(items)
-        self.keep(*items)
-        if not parts:
-            return [Part(self.last + 1, [], asks=True, commit=END_OF_BATCH)]
         parts[-1].asks, parts[-1].commit = True, STORED
         return parts
 
@@ -328,7 +332,7 @@ class AtomicBatchEngine(Generic[Item]):
         if limit is not None and len(items) > limit:
             raise _too_large(len(items), limit)
         self.start(limit=limit)
-        self.kept = [*items]
+        self.kept = list(items)
         self.last = self.sent = len(items)
         self._complete, self.phase = True, BatchPhase.COMMITTING
         self._may_commit = False
@@ -391,7 +395,7 @@ class AtomicBatchEngine(Generic[Item]):
             if isinstance(ack, errors.BatchTooLargeError) and ack.limit is not None:
                 raise _too_large(self.size, ack.limit, ack.stream)
             raise ack
-        stored = self.size
+        stored = self.last
         if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # A server without support for batches, or for this kind of commit.
             self.ending = Ending.SPLIT

@@ -17,7 +17,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX
 from jetsync.kv.entry import ValueT
 from jetsync.publish.atomic import publish_batch
-from jetsync.publish.atomic_options import AtomicOptions
+from jetsync.publish.atomic_messages import AtomicOptions
 from jetsync.publish.batch_support import find_capable, require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
 from jetsync.values.outbound import Expect, payload_bytes

@@ -21,9 +21,12 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
 from jetsync._proto.batch import AtomicBatchEngine, BatchPhase
 from jetsync._proto.outcome import Again, Cause, outcome_of
-from jetsync.publish.atomic_attempt import BatchAttempt
+from jetsync.publish.atomic_attempt import (
+    BatchAttempt,
+    ack_of_earlier_attempt,
+    retryable_failure,
+)
 from jetsync.publish.atomic_messages import BatchMessages
-from jetsync.publish.atomic_resend import ack_of_earlier_attempt, retryable_failure
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
@@ -41,8 +44,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.atomic_messages import BatchItem
-    from jetsync.publish.atomic_options import AtomicOptions
+    from jetsync.publish.atomic_messages import AtomicOptions, BatchItem
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload
 
@@ -60,11 +62,6 @@ _LOOKUP_FAILED: Final = (
 )
 
 _OPEN: Final = BatchPhase.OPEN
-
-# Why a batch takes no more messages, if its turn is unfinished.
-WAS_INTERRUPTED: Final = (
-    "a call was interrupted while it added a message; discard this batch and build a new one"
-)
 
 
 class AtomicBatch:
@@ -132,7 +129,8 @@ class AtomicBatch:
         if kind is not None:
             self.discard()
         elif not self._discarding and (
-            phase is BatchPhase.BROKEN or (phase is _OPEN and (self.size or self._turn.unfinished))
+            phase is BatchPhase.BROKEN
+            or (phase is _OPEN and (self._attempt is not None or self._turn.unfinished))
         ):
             # Raises if an add has failed or was interrupted. Leaving the block without an error
             # would suggest that the batch was stored.
@@ -275,19 +273,7 @@ class AtomicBatch:
         item: Any = final_message(subject, data, headers, msg_id, ttl, expect)
         if item is not None and self._hooks is not None:
             item = self._hooks.prepared(item, self._operation)
-
-        def begin() -> Callable[[], None]:
-            self._check_open()
-            final: tuple[BatchItem, ...] = ()
-            messages = None
-            if item is not None:
-                messages, admitted = self._admit(item, deadline)
-                final = (admitted,)
-            elif self._attempt is None:
-                raise errors.InvalidArgumentError("a batch needs at least one message")
-            return self._turn.step(self._end_messages, messages, final, deadline)
-
-        return self._commit(begin, deadline, subject)
+        return self._commit(partial(self._begin_commit, item, deadline), deadline, subject)
 
     def discard(self) -> None:
         """
@@ -329,14 +315,7 @@ class AtomicBatch:
         """
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
-
-        def begin() -> Callable[[], None]:
-            safe = self._attempt is not None and self._attempt.all_have_ids
-            # Plugins see the id of the attempt, so it is chosen before they are called.
-            self._engine.begin_resend(self._connection.new_batch_id(), safe=safe)
-            return partial(self._resend, deadline)
-
-        return self._commit(begin, deadline)
+        return self._commit(partial(self._begin_resend, deadline), deadline)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """Add all messages and commit."""
@@ -351,7 +330,7 @@ class AtomicBatch:
             (first,) = _each(subject_of, items[:1])
 
         def send() -> None:
-            messages = BatchMessages(self._context, self._options, self.id)
+            messages = BatchMessages(self._context, self._options, self._engine.batch_id)
             admitted: list[BatchItem] = []
             try:
                 for item in items:
@@ -366,11 +345,6 @@ class AtomicBatch:
         return self._store(send, deadline, size=len(items), first=first)
 
     # Steps of the calls above.
-
-    def _check_open(self) -> None:
-        """Raise BatchClosedError unless the batch takes messages."""
-        interrupted = WAS_INTERRUPTED if self._turn.unfinished else None
-        self._engine.check_open(discarding=self._discarding, interrupted=interrupted)
 
     def _operation(self) -> events.BatchCommitOperation:
         """Return the description of the batch that plugins get."""
@@ -387,7 +361,7 @@ class AtomicBatch:
         attempt = self._attempt
         if attempt is None:
             # The first valid message decides which stream the batch belongs to.
-            messages = BatchMessages(self._context, self._options, self.id)
+            messages = BatchMessages(self._context, self._options, self._engine.batch_id)
         else:
             self._engine.check_room()
             messages = attempt.messages
@@ -396,7 +370,7 @@ class AtomicBatch:
     def _begin(self, messages: BatchMessages) -> BatchAttempt:
         """Start the batch, because its first message is valid."""
         attempt = BatchAttempt(self._context, self._engine, messages, self._options)
-        when_dropped(self, f"atomic batch {self.id!r}", attempt.drop, creator=self._creator)
+        when_dropped(self, f"atomic batch {attempt.id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._attempt = attempt
         return attempt
@@ -409,7 +383,7 @@ class AtomicBatch:
         size, attempt = 0, self._attempt
         if attempt is not None:
             attempt.stop_staging()
-        self._check_open()
+        self._engine.check_open(discarding=self._discarding, interrupted=self._turn.unfinished)
         if attempt is not None:
             size = attempt.size
             abandoned = attempt.abandoned(deadline)
@@ -507,16 +481,32 @@ class AtomicBatch:
             subject: The subject of the final message, if the commit has one.
         """
         try:
-            send = self._turn.run(deadline, self._begin_commit, begin)
+            send = self._turn.run(deadline, begin)
             return self._store(send, deadline, subject)
         finally:
             if self._discarding:
                 self._discard_now()
 
-    def _begin_commit(self, begin: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+    def _begin_commit(self, item: Any, deadline: Deadline) -> Callable[[], None]:
+        """Add the final message unless it is None, and return a function that sends the commit."""
         if self._attempt is not None:
             self._attempt.stop_staging()
-        return begin()
+        self._engine.check_open(discarding=self._discarding, interrupted=self._turn.unfinished)
+        final: tuple[BatchItem, ...] = ()
+        messages = None
+        if item is not None:
+            messages, admitted = self._admit(item, deadline)
+            final = (admitted,)
+        elif self._attempt is None:
+            raise errors.InvalidArgumentError("a batch needs at least one message")
+        return self._turn.step(self._end_messages, messages, final, deadline)
+
+    def _begin_resend(self, deadline: Deadline) -> Callable[[], None]:
+        """Return a function that sends the batch again."""
+        safe = self._attempt is not None and self._attempt.all_have_ids
+        # Plugins see the id of the attempt, so it is chosen before they are called.
+        self._engine.begin_resend(self._connection.new_batch_id(), safe=safe)
+        return partial(self._resend, deadline)
 
     def _end_messages(
         self, messages: BatchMessages | None, final: tuple[BatchItem, ...], deadline: Deadline
@@ -570,6 +560,7 @@ class AtomicBatch:
             for ttl_subject, ttl in attempt.messages.ttls:
                 report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
         except BaseException as error:
+            # After Ctrl-C, too, the batch has to know whether it may be sent again.
             self._commit_failed(error)
             raise
         return ack

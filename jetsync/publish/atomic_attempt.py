@@ -1,8 +1,14 @@
 """
-One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
+One attempt to send an atomic batch over one connection, and what follows if it fails.
 
-A retry uses another :class:`BatchAttempt` with another id. Small messages are not written one by
-one. They are staged, and then written together, so the server works while the caller adds more.
+Small messages are not written one by one. They are staged, and then written together, so the server
+works while the caller adds more.
+
+To *resend* a batch is to send it again as a whole, in another attempt with another id.
+``AtomicBatch.resend`` does that, and so does each retry of a commit. The table in
+``_proto/outcome.py`` decides whether the outcome of an attempt is unknown, and whether the batch
+may be sent again. If the stream then refuses the ids as duplicates, this file reads from the stream
+whether an earlier attempt was stored.
 """
 
 from __future__ import annotations
@@ -13,15 +19,20 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from jetsync import errors, events
+from jetsync._api.messages import leader_get
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
-from jetsync._proto.outcome import Cause, Ending, cause_of
+from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE, Stage
+from jetsync.values import headers as names
+from jetsync.values.outbound import BatchAck
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
@@ -31,8 +42,8 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
     from jetsync._proto.batch import AtomicBatchEngine
-    from jetsync.publish.atomic_messages import BatchItem, BatchMessages
-    from jetsync.publish.atomic_options import AtomicOptions
+    from jetsync.publish.atomic import AtomicBatch
+    from jetsync.publish.atomic_messages import AtomicOptions, BatchItem, BatchMessages
 
 # Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
 _OPEN: Final = LaneState.OPEN
@@ -83,6 +94,8 @@ class BatchAttempt:
         self._streams = context.streams
         self.engine: AtomicBatchEngine[BatchItem] = engine
         self._epoch = known.epoch
+        # The number of messages that the server accepts, if known.
+        self._limit = self._streams.batch_limits.get(known.epoch)
         self._connection = context.connection
         self._lane = context.lane
         self._outbox = context.lane.outbox
@@ -109,11 +122,6 @@ class BatchAttempt:
                 limit=self._limit,
             )
             listen(self._lane, self)
-
-    @property
-    def _limit(self) -> int | None:
-        """The number of messages that the server accepts, if known."""
-        return self._streams.batch_limits.get(self._epoch)
 
     def on_advisory(self, reason: str) -> None:
         """Note and report an advisory; runs in the thread that reads the socket."""
@@ -152,11 +160,6 @@ class BatchAttempt:
             items += self._wire.items(each) if isinstance(each, bytes) else (each,)
         return items
 
-    @property
-    def _subject(self) -> bytes:
-        """A subject of the batch."""
-        return next(iter(self.messages.targets.values()))
-
     def end(self) -> None:
         """Mark the batch as finished; never waits."""
         self._stage.stop()
@@ -182,7 +185,7 @@ class BatchAttempt:
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])
-            target, header, payload = self._wire.last(gap, self._subject)
+            target, header, payload = self._wire.last(gap, self.messages.targets)
             self._note_unanswered()
             self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
@@ -231,13 +234,13 @@ class BatchAttempt:
             return
         _, tail, payload = item = part.items[0]
         if part.asks or len(tail) + len(payload) > SMALL:
-            self.send([part], deadline, self._take(item))
+            self.send([part], deadline, self._take([part]))
             return
         frames: list[bytes] = []
         self._wire.encode([item], part.first, frames, frames.clear)
         stage.append(frames[0])
         if stage.count >= MOST_STAGED or time.monotonic() > self._due:
-            self.send((), deadline, self._take())
+            self.send((), deadline, self._take(()))
 
     def allow_staging(self) -> None:
         """Let other threads stage from here on; the caller has the turn, and no step."""
@@ -245,20 +248,17 @@ class BatchAttempt:
         places = min(engine.places, MOST_STAGED - 1 - stage.count)
         stage.allow(engine.last, places, self.messages.small)
 
-    def _take(self, *items: BatchItem) -> bytes:
-        """Return the staged frames, and keep them, and after them *items*."""
+    def _take(self, parts: Sequence[Part[BatchItem]]) -> bytes:
+        """Return the staged frames, and keep them, and after them the messages of *parts*."""
         block = self._stage.take()
         self._stage.written()
-        if block:
-            self.engine.keep(block)
-        self.engine.keep(*items)
+        self.engine.keep(block, [item for part in parts for item in part.items])
         return block
 
     def commit(self, final: Sequence[BatchItem], deadline: Deadline) -> Callable[[], None]:
         """Add the final message, if there is one, and return a function that sends the commit."""
-        self.engine.check_room(len(final))
-        staged = self._take()
-        send = partial(self.send, self.engine.commit(*final), deadline, staged)
+        parts = self.engine.commit(*final)
+        send = partial(self.send, parts, deadline, self._take(parts))
         # In the same step, so that no interrupt leaves a batch that is complete and open.
         self.engine.begin_commit()
         return send
@@ -294,7 +294,7 @@ class BatchAttempt:
                 opening = Waiter(opener[0], in_batch=True)
                 opening.epoch = epoch
                 reply = router.register(opening)
-                target, header, payload = wire.last(Part(1, [opener]), opener[0])
+                target, header, payload = wire.last(Part(1, [opener]), targets)
                 frames.append(hpub(target, reply, header, payload))
             for part in parts:
                 plain, first = part.items, part.first
@@ -302,7 +302,8 @@ class BatchAttempt:
                     plain = plain[:-1]
                 if opening is not None and first == 1:
                     plain, first = plain[1:], 2
-                wire.encode(plain, first, frames, write)
+                if plain:
+                    wire.encode(plain, first, frames, write)
                 if part.asks:
                     self._ask(part, frames, deadline)
             if frames:
@@ -324,7 +325,7 @@ class BatchAttempt:
     def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:
         """Write *frames* and the last message of *part*, and wait for the answer to it."""
         engine, epoch = self.engine, self._epoch
-        target, header, payload = self._wire.last(part, self._subject)
+        target, header, payload = self._wire.last(part, self.messages.targets)
         subject = target.decode()
         engine.asked(part)
         self._is_answered = False
@@ -405,3 +406,128 @@ class BatchAttempt:
 def _uses(targets: Mapping[str, bytes], subject: bytes) -> bool:
     """Return whether a message has *subject*; any thread."""
     return subject in list(targets.values())
+
+
+@attrs.frozen
+class RetryableFailure:
+    """
+    Why an attempt failed, if the batch may be sent again.
+    """
+
+    # For plugins, and for the caller if there is no other attempt.
+    error: errors.JetSyncError
+    # Whether the options say how often the batch is sent again.
+    is_counted: bool = False
+    # Whether to send the batch again without a pause. Such an attempt does not count as a retry.
+    at_once: bool = False
+
+
+def retryable_failure(
+    error: errors.JetSyncError,
+    batch: AtomicBatch,
+    attempt: BatchAttempt | None,
+    number: int,
+    deadline: Deadline,
+    *,
+    earlier: bool,
+) -> RetryableFailure:
+    """
+    Return the failure of an attempt if the batch may be sent again; raise its error if not.
+
+    Args:
+        error: The error of the attempt.
+        batch: The batch.
+        attempt: The attempt; None if it failed before it began.
+        number: Its number, counted from 1.
+        deadline: Deadline of all attempts together.
+        earlier: Whether an earlier one may have been stored although no answer came.
+    """
+    failure, is_unknown, is_safe = error, False, False
+    if isinstance(error, BatchOutcomeUnknownError):
+        error.batch, is_unknown, is_safe = batch, True, error.has_message_ids
+    cause, _ = cause_of(error)
+    rule = outcome_of(cause, sent=is_unknown, earlier=earlier, safe=is_safe)
+    if isinstance(error, errors.NoStreamResponseError):
+        failure = errors.NoStreamResponseError(error.subject or "", attempts=number)
+    if rule.ending is Ending.UNKNOWN and not is_unknown:
+        failure = _still_unknown(batch, attempt, failure)
+    if not rule.may_repeat_batch:
+        raise failure from failure.__cause__
+    # If the connection was lost between two steps of the call, nothing was sent. The lookup of the
+    # stream waits for the next connection.
+    unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
+    at_once = unsent and attempt is not None and attempt.whole and not deadline.expired()
+    return RetryableFailure(failure, is_counted=rule.counts_batch, at_once=at_once)
+
+
+def ack_of_earlier_attempt(
+    error: errors.DuplicateMessageIdError,
+    batch: AtomicBatch,
+    attempt: BatchAttempt,
+    context: Context,
+    deadline: Deadline,
+) -> BatchAck:
+    """
+    Return the ack of an earlier attempt whose answer was lost, after the stream refused an id.
+
+    Args:
+        error: The refusal.
+        batch: The batch.
+        attempt: The last attempt.
+        context: Context of the batch.
+        deadline: Deadline of the call.
+
+    Raises:
+        BatchOutcomeUnknownError: Another publisher may have used the id.
+    """
+    ack = _find_stored(context, attempt, deadline)
+    if ack is None:
+        raise _still_unknown(
+            batch, attempt, error, "an id is in the stream already, perhaps from another message"
+        ) from error
+    return ack
+
+
+def _find_stored(context: Context, attempt: BatchAttempt, deadline: Deadline) -> BatchAck | None:
+    """
+    Return the ack of an earlier attempt if the stream has its messages; None if unsure.
+
+    Stored messages carry the id of their batch and have consecutive sequences.
+
+    Args:
+        context: Context of the batch.
+        attempt: The last attempt.
+        deadline: Deadline of the call.
+    """
+    engine, stream = attempt.engine, attempt.known.name
+    size, items = engine.size, attempt.items()
+    for subject in dict.fromkeys((items[-1][0], items[0][0])):
+        # A message that cannot be read, or that another publisher wrote, proves nothing.
+        with contextlib.suppress(errors.JetSyncError, KeyError, ValueError):
+            message = leader_get(context, stream, {"last_by_subj": subject.decode()}, deadline)
+            batch_id = message.headers.get(names.BATCH_ID, "")
+            if batch_id in engine.ids:
+                first = message.sequence - int(message.headers[names.BATCH_SEQUENCE]) + 1
+                ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
+                engine.found_stored(ack)
+                return ack
+    return None
+
+
+def _still_unknown(
+    batch: AtomicBatch, attempt: BatchAttempt | None, certain: Exception, reason: str | None = None
+) -> BatchOutcomeUnknownError:
+    """Return the error of a batch whose last attempt failed after one with unknown outcome."""
+    assert attempt is not None
+    attempt.engine.in_doubt()
+    error = BatchOutcomeUnknownError(
+        attempt.items()[-1][0].decode(),
+        batch_id=attempt.id,
+        # A batch without ids is not sent again after an unknown outcome.
+        has_message_ids=True,
+        reason="an earlier attempt got no answer, and "
+        + (reason or f"the last one failed: {certain}"),
+    )
+    error.batch = batch
+    error.__cause__ = certain
+    return error

@@ -1,5 +1,6 @@
 """
-The messages of an atomic batch: checked and encoded when they are added.
+The options and the messages of an atomic batch. Messages are checked and encoded when they are
+added.
 
 Invalid messages are found long before the server would refuse them at the commit. The encoded
 messages are kept, so that the batch can be sent again under another id.
@@ -7,9 +8,16 @@ messages are kept, so that the batch can be sent again under another id.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+import attrs
+from attrs.validators import optional
+
+from jetsync._api.known_streams import KnownStream
+from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.fields import wrong_type
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
@@ -18,20 +26,60 @@ from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL
+from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from jetsync._api.context import Context
-    from jetsync._api.known_streams import KnownStream
-    from jetsync._base.deadline import Deadline
-    from jetsync.publish.atomic_options import AtomicOptions
 
 # Subject, header lines that follow those of the batch, payload.
 BatchItem: TypeAlias = tuple[bytes, bytes, bytes]
 
 _FIRST_LINE: Final = b"NATS/1.0\r\n"
 _NO_HEADERS: Final = b"\r\n"
+
+# Bytes of a batch id (ADR-50).
+MAX_ID_BYTES: Final = 64
+
+
+def _check_batch_id(_options: object, _field: object, value: Any) -> None:
+    if not isinstance(value, str):
+        raise wrong_type("batch_id", "a str", value)
+    # With an empty id the server would store the messages one by one.
+    if not 0 < len(value.encode("utf-8", "replace")) <= MAX_ID_BYTES:
+        raise InvalidArgumentError(
+            f"batch_id must have 1 to {MAX_ID_BYTES} bytes", argument="batch_id"
+        )
+    if not value.isprintable() or value != value.strip():
+        raise InvalidArgumentError(
+            f"batch_id {value!r} has control characters or surrounding spaces",
+            argument="batch_id",
+        )
+
+
+def _check_ttl(_options: object, _field: object, value: Seconds | Literal["never"]) -> None:
+    ttl_header(value)
+
+
+@attrs.frozen(kw_only=True)
+class AtomicOptions:
+    """The options of one atomic batch; see :meth:`jetsync.JetStream.atomic_batch`."""
+
+    # Seconds for each call.
+    timeout: float
+    batch_id: str | None = attrs.field(default=None, validator=optional(_check_batch_id))
+    ack_first: bool = True
+    ack_every: int = 0
+    ttl: Seconds | Literal["never"] | None = attrs.field(
+        default=None, validator=optional(_check_ttl)
+    )
+    broken_servers: bool = False
+    # Looks up the stream of the batch by the subject of its first message; None asks the server.
+    find_stream: Callable[[str, Deadline], KnownStream] | None = None
+    # How often a batch is sent again if no stream answered, and the seconds before each attempt.
+    retries: int = 0
+    retry_wait: float = 0.25
 
 
 class Wire:
@@ -85,14 +133,17 @@ class Wire:
             tail = block.index(b"\r\n", start + len(self.head)) + 2
             yield target, block[tail:payload], block[payload : at - 2]
 
-    def last(self, part: Part[BatchItem], subject: bytes) -> BatchItem:
+    def last(self, part: Part[BatchItem], targets: Mapping[str, bytes]) -> BatchItem:
         """
         Return the subject, the header block and the payload of the last message of *part*.
 
-        A part without messages ends with a marker, which the server does not store. It goes to
-        *subject*.
+        A part without messages ends with a marker, which the server does not store. It goes to the
+        first subject of the batch, which *targets* has.
         """
-        target, tail, payload = part.items[-1] if part.items else (subject, _NO_HEADERS, b"")
+        if part.items:
+            target, tail, payload = part.items[-1]
+        else:
+            target, tail, payload = next(iter(targets.values())), _NO_HEADERS, b""
         commit = b"Nats-Batch-Commit: %b\r\n" % part.commit if part.commit else b""
         number = part.first + max(len(part.items), 1) - 1
         return target, b"%b%d\r\n%b%b" % (self.head, number, commit, tail), payload

@@ -34,7 +34,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ): "At position 0 no frame ends before the last one, and the next check refuses that.",
     (
         "jetsync/_proto/batch.py",
-        "AtomicBatchEngine._plan",
+        "AtomicBatchEngine._next_ask",
         "ask = min(ask, USUAL_LIMIT + 1)",
         "ask = min(ask, USUAL_LIMIT ^ 1)",
     ): "The usual limit is even, so both operators give the next number.",

@@ -22,8 +22,8 @@ from places import FOLDERS
 HERE = Path(__file__).parent
 SPANNING = {
     "live/hooks/test_plugin_faults.py": "consume/fetch publish/many",
-    "live/publish/test_atomic_outcome.py": "publish/atomic_resend",
-    "live/publish/test_atomic_rules.py": "publish/atomic_options publish/atomic_resend",
+    "live/publish/test_atomic_outcome.py": "publish/atomic_attempt",
+    "live/publish/test_atomic_rules.py": "publish/atomic_messages publish/atomic_attempt",
     "live/read/test_pages.py": "read/direct",
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection _io/session",

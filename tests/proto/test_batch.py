@@ -73,14 +73,16 @@ def add(engine, item):
     part = engine.add(item)
     if part is None:
         return None
-    engine.keep(item)
+    engine.keep(b"", part.items)
     (entry,) = entries([part])
     return entry
 
 
 def commit(engine, *items):
     """Commit, and return the messages to write."""
-    return entries(engine.commit(*items))
+    parts = engine.commit(*items)
+    engine.keep(b"", [item for part in parts for item in part.items])
+    return entries(parts)
 
 
 def in_phase(phase):
@@ -110,16 +112,14 @@ class TestPhases:
         """A batch that was committed, lost or discarded never takes messages again."""
         engine = in_phase(phase)
         if phase is BatchPhase.OPEN:
-            engine.check_open(discarding=False, interrupted=None)
-            for reason in ("discarded", "why"):
+            engine.check_open(discarding=False, interrupted=False)
+            for reason in ("discarded", "interrupted"):
                 with pytest.raises(errors.BatchClosedError, match=reason):
-                    engine.check_open(
-                        discarding=True, interrupted=reason if reason == "why" else None
-                    )
+                    engine.check_open(discarding=True, interrupted=reason != "discarded")
             return
         with pytest.raises(errors.BatchClosedError) as caught:
-            engine.check_open(discarding=False, interrupted="why")
-        assert "why" not in str(caught.value)
+            engine.check_open(discarding=False, interrupted=True)
+        assert "while it added" not in str(caught.value)
 
     @pytest.mark.parametrize("phase", BatchPhase)
     @pytest.mark.parametrize("safe", [False, True])
@@ -161,7 +161,7 @@ class TestPhases:
         engine.commit_failed(KeyboardInterrupt())
         reason = "may be stored" if unknown else "nothing is stored"
         with pytest.raises(errors.BatchClosedError, match=f"KeyboardInterrupt.*{reason}"):
-            engine.check_open(discarding=False, interrupted=None)
+            engine.check_open(discarding=False, interrupted=False)
 
     def test_too_many_messages_for_another_attempt(self):
         """An attempt that the limit forbids leaves the one before as it is."""
@@ -491,13 +491,13 @@ class Driver:
                 waiting += entries([part])
                 # Messages that need no answer may wait for more.
                 if part.asks or item % self.every == 0:
-                    self.engine.keep(*(entry.item for entry in waiting))
+                    self.engine.keep(b"", [entry.item for entry in waiting])
                     if not self.write(waiting):
                         return taken
                     waiting = []
         try:
             self.engine.check_room(last)
-            self.engine.keep(*(entry.item for entry in waiting))
+            self.engine.keep(b"", [entry.item for entry in waiting])
             sent = waiting + commit(self.engine, *range(adds, adds + last))
         except errors.BatchTooLargeError:
             return False

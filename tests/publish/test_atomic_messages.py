@@ -18,8 +18,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
 from jetsync.publish import stage as _stage
-from jetsync.publish.atomic_messages import BatchMessages, Wire
-from jetsync.publish.atomic_options import AtomicOptions
+from jetsync.publish.atomic_messages import AtomicOptions, BatchMessages, Wire
 from jetsync.publish.stage import MOST_STAGED_BYTES
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
@@ -47,7 +46,7 @@ def request(wire, part):
     """
     Return the frame of the last message of a part that asks for an answer.
     """
-    target, header, payload = wire.last(part, b"S.A")
+    target, header, payload = wire.last(part, {"S.A": b"S.A"})
     return hpub(target, b"_R.1", header, payload)
 
 

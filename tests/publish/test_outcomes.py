@@ -23,8 +23,7 @@ from jetsync._proto.puback import parse_ack
 from jetsync.objects.bucket import Bucket
 from jetsync.objects.info import complete
 from jetsync.objects.upload import Chunk, Upload
-from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.atomic_resend import retryable_failure
+from jetsync.publish.atomic_attempt import BatchAttempt, retryable_failure
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.one import publish_one
 from jetsync.publish.window import Window, WindowOptions
@@ -495,7 +494,9 @@ class BatchRun:
         context.flush_refusals = self.flushes.append
         context.lane.later = lambda *_: None
         context.lane.post_nowait = lambda *_: None
-        self.attempt = BatchAttempt(context, AtomicBatchEngine("b"), messages)
+        engine = AtomicBatchEngine("b")
+        engine.start()
+        self.attempt = BatchAttempt(context, engine, messages)
         self.attempt.messages = messages
 
     def exchange(self, *_, **options):
@@ -510,7 +511,7 @@ class BatchRun:
         """
         Commit, and return the error.
         """
-        return self.send(self.attempt.engine.commit((b"a", b"", b"x")))
+        return self.send(self.attempt.engine.commit_all([(b"a", b"", b"x")], None))
 
     def add(self):
         """
