@@ -481,6 +481,31 @@ class TestRuns:
             batch.add(f"{stream.name}.A", b"too many")
         assert batch.commit().size == 10
 
+    @pytest.mark.parametrize("level", [4, 99])
+    def test_staged_messages_are_sent_again(self, js, stream, monkeypatch, level):
+        """
+        Another attempt sends all messages in their order, whether they were staged or written.
+
+        With the higher level, the server needs a message for the commit, so none is staged.
+        """
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.MARKER_LEVEL", level)
+        batch, sent = js.atomic_batch(ack_every=50), []
+        for number in range(2 * MOST_STAGED):
+            data = bytes(2 * SMALL) if number == 70 else b"\r\n%d" % number
+            headers = {"A": str(number)} if number % 7 == 0 else None
+            batch.add(f"{stream.name}.{number % 3}", data, headers=headers)
+            sent.append((f"{stream.name}.{number % 3}", data, headers))
+        with monkeypatch.context() as patched:
+            patched.setattr(BatchAttempt, "send", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                batch.commit()
+        assert batch.resend().size == batch.size == len(sent)
+        stored = [stream.get_message(number) for number in range(1, len(sent) + 1)]
+        found = [(each.subject, each.data, each.headers.get("A")) for each in stored]
+        assert found == [
+            (subject, data, (headers or {}).get("A")) for subject, data, headers in sent
+        ]
+
     def test_a_mix(self, stream, batch):
         """
         Messages with and without headers, of several subjects, are stored in their order.
