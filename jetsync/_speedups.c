@@ -2054,8 +2054,12 @@ typedef struct {
     Growing frames;
     /* The messages in `frames`, those of them that were taken, and the bytes of these. */
     Py_ssize_t count, taken, taken_bytes;
-    Py_ssize_t size; /* Bytes that `append` has added since the last call of `written`. */
-    int64_t last, places, small;
+    /* The bytes of headers and payloads in `frames`, those that were taken, and of the owner's. */
+    Py_ssize_t size, taken_size;
+    /* The entries of the last `fresh` messages, NULL for none, and how many the memory holds. */
+    PyObject **entries;
+    Py_ssize_t fresh, entry_room;
+    int64_t last, places, small, done;
 } Stage;
 
 static PyObject *
@@ -2088,13 +2092,33 @@ stage_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((Stage *)self)->targets);
+    for (Py_ssize_t i = 0; i < ((Stage *)self)->fresh; i++) {
+        Py_VISIT(((Stage *)self)->entries[i]);
+    }
     return 0;
+}
+
+/* Release references, which may run any code; the fields are not held. */
+static void
+release_all(PyObject **objects, Py_ssize_t count)
+{
+    Py_ssize_t i;
+    for (i = 0; i < count; i++) {
+        Py_XDECREF(objects[i]);
+    }
+    PyMem_Free(objects);
 }
 
 static int
 stage_clear(PyObject *self)
 {
-    Py_CLEAR(((Stage *)self)->targets);
+    Stage *stage = (Stage *)self;
+    PyObject **entries = stage->entries;
+    Py_ssize_t fresh = stage->fresh;
+    stage->entries = NULL;
+    stage->fresh = stage->entry_room = 0;
+    Py_CLEAR(stage->targets);
+    release_all(entries, fresh);
     return 0;
 }
 
@@ -2116,7 +2140,8 @@ static PyObject *
 begin_stage(PyObject *self, PyObject *prefix, int in_headers)
 {
     Stage *stage = (Stage *)self;
-    PyObject *before;
+    PyObject *before, **entries;
+    Py_ssize_t fresh;
     if (!PyBytes_Check(prefix)) {
         PyErr_SetString(PyExc_TypeError, "begin() takes bytes");
         return NULL;
@@ -2126,11 +2151,16 @@ begin_stage(PyObject *self, PyObject *prefix, int in_headers)
     before = stage->prefix;
     stage->prefix = prefix;
     stage->in_headers = in_headers;
+    entries = stage->entries;
+    fresh = stage->fresh;
+    stage->entries = NULL;
+    stage->fresh = stage->entry_room = 0;
     stage->frames.size = 0;
-    stage->count = stage->taken = stage->taken_bytes = stage->size = 0;
-    stage->last = stage->places = stage->small = 0;
+    stage->count = stage->taken = stage->taken_bytes = stage->size = stage->taken_size = 0;
+    stage->last = stage->places = stage->small = stage->done = 0;
     LET_FIELDS_GO();
     Py_XDECREF(before);
+    release_all(entries, fresh);
     Py_RETURN_NONE;
 }
 
@@ -2182,17 +2212,50 @@ write_numbered(Frame *frame, const Form *form, Span subject, int64_t number, Spa
     frame->count = count;
 }
 
+/* Make memory for one more entry; return -1 with MemoryError if there is none. The fields are held. */
+static int
+make_entry_room(Stage *stage)
+{
+    Py_ssize_t room = 2 * stage->fresh + 64;
+    PyObject **entries;
+    if (stage->fresh < stage->entry_room) {
+        return 0;
+    }
+    entries = PyMem_Realloc(stage->entries, (size_t)room * sizeof(*entries));
+    if (entries == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    stage->entries = entries;
+    stage->entry_room = room;
+    return 0;
+}
+
+/* Count a message whose frame was added; there is room for its entry. The fields are held. */
+static void
+count_frame(Stage *stage, Py_ssize_t size, PyObject *entry)
+{
+    Py_XINCREF(entry);
+    stage->entries[stage->fresh++] = entry;
+    stage->size += size; /* At most the bytes in memory. */
+    stage->count++;
+    stage->last++;
+}
+
 /*
  * Add the frame of the next message; return -1 with MemoryError if there is no room. The fields are
  * held.
  */
 static int
-add_frame(Stage *stage, Span subject, Span header, Span data)
+add_frame(Stage *stage, Span subject, Span header, Span data, PyObject *entry)
 {
     Form form = {NULL, NULL, {"", 0}, {"", 0}, header, 0};
     Frame frame;
     Py_ssize_t before = stage->frames.size;
     int i;
+    if (make_entry_room(stage) < 0) {
+        return -1;
+    }
     (void)as_span(stage->suffix, &form.suffix); /* Fails for other objects only. */
     if (stage->prefix != NULL) {
         (void)as_span(stage->prefix, &form.prefix);
@@ -2209,14 +2272,19 @@ add_frame(Stage *stage, Span subject, Span header, Span data)
             return -1;
         }
     }
-    stage->count++;
-    stage->last++;
-    stage->places--;
+    count_frame(stage, header.size + data.size, entry);
     return 0;
 }
 
+/* Return the entry that an argument names: NULL for None. */
+static PyObject *
+as_entry(PyObject *argument)
+{
+    return argument == Py_None ? NULL : argument;
+}
+
 PyDoc_STRVAR(stage_stage_doc,
-"stage($self, subject, data, header=b'', /)\n--\n\n"
+"stage($self, subject, data, header=b'', entry=None, /)\n--\n\n"
 "Stage a small message with a known subject, and return its number, or 0.");
 
 static PyObject *
@@ -2227,10 +2295,10 @@ stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Span subject, data, header = {"", 0};
     int64_t number = 0;
     int failed = 0;
-    if (count != 2 && check_count("stage", count, 3) < 0) {
+    if (count != 2 && count != 3 && check_count("stage", count, 4) < 0) {
         return NULL;
     }
-    if (count == 3 && as_span(args[2], &header) < 0) {
+    if (count > 2 && as_span(args[2], &header) < 0) {
         return NULL;
     }
     if (READ_FLAG(&stage->is_stopped) || !PyUnicode_CheckExact(args[0]) ||
@@ -2248,11 +2316,40 @@ stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     HOLD_FIELDS(self);
     if (stage->places > 0 && (int64_t)header.size + data.size <= stage->small) {
-        failed = add_frame(stage, subject, header, data);
+        failed = add_frame(stage, subject, header, data, count > 3 ? as_entry(args[3]) : NULL);
+        stage->places -= failed == 0;
         number = stage->last;
     }
     LET_FIELDS_GO();
     Py_DECREF(target);
+    return failed < 0 ? NULL : PyLong_FromLongLong(number);
+}
+
+PyDoc_STRVAR(stage_add_doc,
+"add($self, target, data, header, entry, /)\n--\n\n"
+"Stage a message of any size, and return its number, or 0 if the stage is stopped.");
+
+static PyObject *
+stage_add(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    Span subject, data, header;
+    int64_t number = 0;
+    int failed = 0;
+    if (check_count("add", count, 4) < 0 || as_span(args[0], &subject) < 0 ||
+        as_span(args[1], &data) < 0 || as_span(args[2], &header) < 0) {
+        return NULL;
+    }
+    if (READ_FLAG(&stage->is_stopped)) {
+        return PyLong_FromLong(0);
+    }
+    HOLD_FIELDS(self);
+    failed = add_frame(stage, subject, header, data, as_entry(args[3]));
+    if (failed == 0 && stage->places > 0) {
+        stage->places--;
+    }
+    number = stage->last;
+    LET_FIELDS_GO();
     return failed < 0 ? NULL : PyLong_FromLongLong(number);
 }
 
@@ -2269,11 +2366,9 @@ stage_append(PyObject *self, PyObject *frame)
         return NULL;
     }
     HOLD_FIELDS(self);
-    failed = append(&stage->frames, bytes.at, bytes.size);
+    failed = make_entry_room(stage) < 0 ? -1 : append(&stage->frames, bytes.at, bytes.size);
     if (failed == 0) {
-        stage->count++;
-        stage->last++;
-        stage->size += bytes.size; /* At most `frames.size`. */
+        count_frame(stage, bytes.size, NULL);
     }
     LET_FIELDS_GO();
     if (failed < 0) {
@@ -2298,7 +2393,28 @@ stage_allow(PyObject *self, PyObject *const *args, Py_ssize_t count)
     stage->last = last;
     stage->places = places;
     stage->small = small;
-    stage->taken = stage->taken_bytes = 0;
+    stage->done = last - stage->count;
+    stage->taken = stage->taken_bytes = stage->taken_size = 0;
+    SET_FLAG(&stage->is_stopped, 0);
+    LET_FIELDS_GO();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stage_permit_doc,
+"permit($self, last, small, /)\n--\n\nLet messages be staged up to a number.");
+
+static PyObject *
+stage_permit(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    int64_t last, small;
+    if (check_count("permit", count, 2) < 0 || read_integer(args[0], &last) < 0 ||
+        read_integer(args[1], &small) < 0) {
+        return NULL;
+    }
+    HOLD_FIELDS(self);
+    stage->places = last > stage->last ? last - stage->last : 0;
+    stage->small = small;
     SET_FLAG(&stage->is_stopped, 0);
     LET_FIELDS_GO();
     Py_RETURN_NONE;
@@ -2344,21 +2460,93 @@ stage_stop(PyObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
+/*
+ * Enter messages into a dictionary by their numbers, which follow `number`; messages without an entry
+ * are left out.
+ */
+static int
+enter_all(PyObject *in_flight, PyObject **entries, Py_ssize_t count, int64_t number)
+{
+    Py_ssize_t i;
+    for (i = 0; i < count; i++) {
+        int failed = 0;
+        number++;
+        if (entries[i] != NULL) {
+            PyObject *key = PyLong_FromLongLong(number);
+            failed = key == NULL ? -1 : PyDict_SetItem(in_flight, key, entries[i]);
+            Py_XDECREF(key);
+        }
+        if (failed < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 PyDoc_STRVAR(stage_take_doc,
-"take($self, /)\n--\n\nReturn the frames that are not written.");
+"take($self, in_flight=None, /)\n--\n\n"
+"Return the frames that are not written, and move their entries to a dictionary.");
 
 static PyObject *
-stage_take(PyObject *self, PyObject *Py_UNUSED(none))
+stage_take(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Stage *stage = (Stage *)self;
-    PyObject *taken;
+    PyObject *taken = NULL, *in_flight = count > 0 ? as_entry(args[0]) : NULL;
+    PyObject **moved = NULL, **entries = NULL;
+    Py_ssize_t fresh = 0, i;
+    int64_t number = 0;
+    if (count != 0 && check_count("take", count, 1) < 0) {
+        return NULL;
+    }
+    if (in_flight != NULL && !PyDict_Check(in_flight)) {
+        PyErr_SetString(PyExc_TypeError, "take() takes a dictionary");
+        return NULL;
+    }
     HOLD_FIELDS(self);
-    taken = as_bytes(&stage->frames);
+    fresh = stage->fresh;
+    if (fresh > 0) {
+        moved = PyMem_Malloc((size_t)fresh * sizeof(*moved));
+        if (moved == NULL) {
+            PyErr_NoMemory();
+        }
+    }
+    if (fresh == 0 || moved != NULL) {
+        taken = as_bytes(&stage->frames);
+    }
     if (taken != NULL) {
+        for (i = 0; i < fresh; i++) {
+            Py_XINCREF(stage->entries[i]);
+            moved[i] = stage->entries[i];
+        }
+        number = stage->last - fresh;
         stage->taken = stage->count;
         stage->taken_bytes = stage->frames.size;
+        stage->taken_size = stage->size;
     }
     LET_FIELDS_GO();
+    if (taken == NULL) {
+        PyMem_Free(moved);
+        return NULL;
+    }
+    /* The fields are not held: the dictionary has a lock of its own. */
+    if (in_flight != NULL && enter_all(in_flight, moved, fresh, number) < 0) {
+        release_all(moved, fresh);
+        Py_DECREF(taken);
+        return NULL;
+    }
+    HOLD_FIELDS(self);
+    if (fresh <= stage->fresh) { /* Unless another thread took them, which only a bug can do. */
+        entries = stage->entries;
+        stage->fresh -= fresh;
+        for (i = 0; i < fresh; i++) {
+            Py_XDECREF(entries[i]); /* Runs no code: `moved` refers to it, too. */
+        }
+        if (stage->fresh > 0) {
+            memmove(entries, entries + fresh, (size_t)stage->fresh * sizeof(*entries));
+        }
+    }
+    LET_FIELDS_GO();
+    release_all(moved, fresh);
     return taken;
 }
 
@@ -2377,7 +2565,9 @@ stage_written(PyObject *self, PyObject *Py_UNUSED(none))
         memmove(frames->bytes, frames->bytes + stage->taken_bytes, (size_t)frames->size);
     }
     stage->count -= stage->taken;
-    stage->taken = stage->taken_bytes = stage->size = 0;
+    stage->done += stage->taken;
+    stage->size -= stage->taken_size;
+    stage->taken = stage->taken_bytes = stage->taken_size = 0;
     if (frames->size == 0 && frames->room > MOST_KEPT) {
         PyMem_Free(frames->bytes);
         frames->bytes = NULL;
@@ -2394,12 +2584,14 @@ static PyMethodDef stage_methods[] = {
     STAGE_METHOD(begin, METH_O),
     STAGE_METHOD(begin_in_headers, METH_O),
     STAGE_METHOD(stage, METH_FASTCALL),
+    STAGE_METHOD(add, METH_FASTCALL),
     STAGE_METHOD(append, METH_O),
     STAGE_METHOD(allow, METH_FASTCALL),
+    STAGE_METHOD(permit, METH_FASTCALL),
     STAGE_METHOD(close, METH_NOARGS),
     STAGE_METHOD(close_if_empty, METH_NOARGS),
     STAGE_METHOD(stop, METH_NOARGS),
-    STAGE_METHOD(take, METH_NOARGS),
+    STAGE_METHOD(take, METH_FASTCALL),
     STAGE_METHOD(written, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };
@@ -2409,6 +2601,9 @@ static PyMemberDef stage_members[] = {
     {"places", T_LONGLONG, offsetof(Stage, places), READONLY, NULL},
     {"count", T_PYSSIZET, offsetof(Stage, count), READONLY, NULL},
     {"size", T_PYSSIZET, offsetof(Stage, size), READONLY, NULL},
+    {"fresh", T_PYSSIZET, offsetof(Stage, fresh), READONLY, NULL},
+    {"taken", T_PYSSIZET, offsetof(Stage, taken), READONLY, NULL},
+    {"done", T_LONGLONG, offsetof(Stage, done), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -28,11 +28,11 @@ from jetsync.objects.handle import ObjectStore
 from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.atomic_messages import AtomicOptions
 from jetsync.publish.fast import FastOptions, FastPublisher
+from jetsync.publish.flight import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, FlightOptions
 from jetsync.publish.many import BulkPublish
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT, publish_one
 from jetsync.publish.publisher import Publisher
 from jetsync.publish.schedules import ScheduleOptions, schedule
-from jetsync.publish.window import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, WindowOptions
 from jetsync.stream import Stream
 from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
@@ -212,7 +212,7 @@ class JetStream:
         context.connection.check()
         check_function("on_ack", on_ack)
         seconds = self._seconds(ack_timeout, "ack_timeout")
-        options = WindowOptions(seconds, window, window_bytes, retries, retry_wait)
+        options = FlightOptions(seconds, window, window_bytes, retries, retry_wait)
         return BulkPublish(context, options, on_ack).run(messages)
 
     def publisher(
@@ -248,7 +248,7 @@ class JetStream:
         context.connection.check()
         check_function("on_report", on_report)
         seconds = self._seconds(ack_timeout, "ack_timeout")
-        options = WindowOptions(
+        options = FlightOptions(
             seconds, window, window_bytes, retries, retry_wait, name="publisher"
         )
         return Publisher(context, options, on_report)

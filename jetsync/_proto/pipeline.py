@@ -161,6 +161,10 @@ class Pipeline(Generic[Item]):
         """Put messages in flight, by their numbers."""
         self._in_flight.update(entries)
 
+    def enter_staged(self, take: Callable[[dict[int, Item]], bytes]) -> bytes:
+        """Put the messages of a stage in flight, and return their frames."""
+        return take(self._in_flight)
+
     def take_back(self, numbers: Iterable[int]) -> list[tuple[int, Item]]:
         """Return those messages of *numbers* that are in flight, because they were not sent."""
         in_flight = self._in_flight

@@ -23,7 +23,6 @@ from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._io.wakeups import Signal
-    from jetsync.publish.encode import Encoded
 
 
 @attrs.frozen
@@ -65,12 +64,10 @@ class PendingMessage:
     The state of one message, which its publisher keeps until the outcome is known.
     """
 
-    __slots__ = ("callbacks", "encoded", "item", "notifier", "observed", "outcome")
+    __slots__ = ("callbacks", "item", "notifier", "observed", "outcome")
 
     # An `OutboundMessage` or a tuple.
     item: Any
-    # The encoded message; None for plain pairs, which are encoded when they are written.
-    encoded: Encoded | None
     # None while the outcome is unknown. Of a plain ack, only the sequence is kept.
     outcome: PubAck | Exception | int | None
     # Wakes the threads that wait for the outcome.
@@ -91,7 +88,7 @@ class PublishFuture(PendingMessage):
     def __init__(self, owner: FutureOwner, item: Any) -> None:
         self._owner = owner
         self.item = item
-        self.encoded = self.outcome = self.notifier = self.callbacks = None
+        self.outcome = self.notifier = self.callbacks = None
         self.observed = False
 
     def __reduce__(self) -> NoReturn:

@@ -9,28 +9,23 @@ in the report as stored or failed.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
+from jetsync.publish.flight import Flight
 from jetsync.publish.hooks import BulkHooks
-from jetsync.publish.window import Window
 from jetsync.values.outbound import PublishFailure, message_iterator, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._api.context import Context
-    from jetsync.publish.window import WindowOptions
+    from jetsync.publish.flight import FlightOptions
     from jetsync.values.outbound import OutboundMessage, PubAck, PublishReport
-
-
-# The number of the first retry. No iterable has as many messages, so the numbers of retries and of
-# messages never collide.
-FIRST_RETRY: Final = 1 << 40
 
 
 class BulkPublish:
@@ -41,17 +36,16 @@ class BulkPublish:
     def __init__(
         self,
         context: Context,
-        options: WindowOptions,
+        options: FlightOptions,
         on_ack: Callable[[OutboundMessage, PubAck], object] | None,
     ) -> None:
         self._lane = context.lane
         self._options = options
         self._on_ack = on_ack
-        self._window = Window(context, options, keep_acks=on_ack is not None)
+        self._flight = Flight(context, options, keep_acks=on_ack is not None)
         self._hooks = BulkHooks(context.plugins)
-        # The number of the next message. Retries have numbers of their own.
-        self._number = 0
-        self._window.number = FIRST_RETRY
+        # How many messages were read from the iterable.
+        self._count = 0
         # The first error of ``on_ack``.
         self._callback_error: Exception | None = None
         # The error that this call raises if messages have failed.
@@ -71,7 +65,7 @@ class BulkPublish:
             source = message_iterator(messages)
             # Raises before anything is sent in a signal handler that cannot wait for acks.
             refuse_request()
-            self._hooks.begin(self._options.operation, self._window.pipeline.tally)
+            self._hooks.begin(self._options.operation, self._flight.pipeline.tally)
             return self._hooks.run(partial(self._publish, source))
         except PluginError as error:
             # The caller has to learn what was sent before.
@@ -97,18 +91,18 @@ class BulkPublish:
                 self._send_all(source)
             except (DisconnectedError, ConnectionClosedError) as error:
                 # If a block could not be written, the report has the error.
-                if all(failure is not error for _, _, failure in self._window.failures):
+                if all(failure is not error for _, _, failure in self._flight.failures):
                     broken = error
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
-            while self._window.open_count and self._wait():
+            while self._flight.open_count and self._wait():
                 self._settle()
         finally:
-            self._window.close()
+            self._flight.close()
             if self._hooks.reports is not None:
                 self._note_failures()
                 # After an interrupt, the outcome of the messages in flight is unknown.
-                self._hooks.reports.send(interrupted=self._window.open_count)
+                self._hooks.reports.send(interrupted=self._flight.open_count)
         broken = broken or self._callback_error
         if broken is not None:
             raise broken
@@ -119,59 +113,61 @@ class BulkPublish:
         return report
 
     def _report(self) -> PublishReport:
-        window = self._window
+        flight = self._flight
         # An interrupt may leave a message in two places.
-        failed = {each[0]: each for each in (*window.interrupted(), *window.failures)}
+        failed = {each[0]: each for each in (*flight.interrupted(), *flight.failures)}
         failures = [
             PublishFailure(number, message_of(item), error)
             for number, item, error in failed.values()
         ]
-        return window.pipeline.tally.report(
-            failures, exhausted=self._exhausted, resume_at=min(self._ended, *failed, self._number)
+        return flight.pipeline.tally.report(
+            failures, exhausted=self._exhausted, resume_at=min(self._ended, *failed, self._count)
         )
 
     def _send_all(self, source: Iterator[Any]) -> None:
         """
         Send until the source is exhausted, or until a full window of messages has failed.
         """
-        window, size = self._window, self._options.size
+        flight, size = self._flight, self._options.size
         # Writing into a few free places would make the blocks ever smaller.
         least = max(min(BLOCK_MESSAGES, size) // 2, 1)
-        while not self._exhausted and len(window.failures) < size:
+        while not self._exhausted and len(flight.failures) < size:
             self._settle()
             if self._callback_error is not None:
                 return
-            if window.is_full:
-                window.pipeline.prune()
-            room = size - window.open_count
-            if room < least or window.is_full:
+            if flight.is_full:
+                flight.pipeline.prune()
+            room = size - flight.open_count
+            if room < least or flight.is_full:
                 self._wait()
             else:
                 self._exhausted = self._send_block(source, min(room, BLOCK_MESSAGES))
 
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
-        window, hooks = self._window, self._hooks
-        first = self._number
+        flight, hooks = self._flight, self._hooks
+        first = self._count + 1
         frames: list[bytes] = []
+        invalid: list[tuple[int, Any, Exception]] = []
         try:
-            return window.encoder.frames(
+            return flight.encoder.frames(
                 source,
                 frames,
-                window.prefix,
+                flight.prefix,
                 first,
-                in_flight=window.pipeline.writable_in_flight,
-                failures=window.failures,
+                in_flight=flight.pipeline.writable_in_flight,
+                failures=invalid,
                 shared_headers=hooks.shared_headers,
                 prepare=hooks.prepare,
                 most=most,
             )
         finally:
             # Also if the source raised: the messages that it gave before are published.
-            self._number = first + len(frames)
+            self._count += len(frames)
+            flight.failures += [(number - 1, item, error) for number, item, error in invalid]
             block = b"".join(frames)
             if block:
-                window.write(block, range(first, self._number))
+                flight.send(block, range(first, self._count + 1))
 
     def _wait(self) -> bool:
         """
@@ -180,34 +176,34 @@ class BulkPublish:
         Return False if no answer can arrive: an interrupt may leave messages in flight that were
         never sent.
         """
-        due = self._window.due()
+        due = self._flight.due()
         if due is None:
             return False
         if self._hooks.reports is not None:
             due = min(due, self._hooks.reports.due)
-        self._window.wait(due)
+        self._flight.wait(due)
         return True
 
     def _settle(self) -> None:
-        window, interrupted = self._window, self._settling
+        flight, interrupted = self._flight, self._settling
         self._settling = True
-        window.settle()
-        acked = window.take_acked() if window.pipeline.acked else ()
+        flight.settle()
+        acked = flight.take_acked() if flight.pipeline.acked else ()
         if self._on_ack is not None:
             for item, ack in acked:
                 try:
-                    self._on_ack(message_of(item), window.pipeline.full_ack(ack))
+                    self._on_ack(message_of(item), flight.pipeline.full_ack(ack))
                 except Exception as error:  # noqa: BLE001 - raised once all have ended.
                     self._callback_error = self._callback_error or error
         if self._hooks.reports is not None and self._note_failures():
             self._hooks.reports.send()
         if not interrupted:
-            self._ended = window.first_open(self._number)
+            self._ended = flight.first_open(self._count)
             self._settling = False
 
     def _note_failures(self) -> bool:
         """Count what has ended since the last call; return whether a report to plugins is due."""
         assert self._hooks.reports is not None
-        failures = self._window.failures
+        failures = self._flight.failures
         first, self._noted = self._noted, len(failures)
         return self._hooks.reports.note(error for _, _, error in failures[first:])

@@ -1,15 +1,15 @@
 """
 A publisher keeps many messages in flight, from any number of threads, each with a future.
 
-Publishing threads encode messages and stage them in the window without a lock. One worker thread
+Publishing threads stage messages in the flight without the turn of the publisher. One worker thread
 per publisher reads the acks, completes futures and calls the user's callbacks. Staged messages are
-written in the turn of the publisher. A publishing thread writes them if a block is full, if it has
+written in the turn. A publishing thread writes them if a block is full, if it has
 to wait, or if messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
 
 Invariants
 - Either a message is staged, or ``publish`` raises and nothing is sent. A staged message ends
   exactly once, through its future.
-- The window limits the messages in flight. Threads that publish at the same moment may exceed it by
+- The flight limits the messages in flight. Threads that publish at the same moment may exceed it by
   one message each.
 - No thread has the turn while it waits for the connection or runs a user's code.
 - The worker never waits for the connection, so messages in flight end even without one.
@@ -40,9 +40,9 @@ from jetsync._hooks.errors import PluginError
 from jetsync._io.wakeups import Notifier, Signal
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
+from jetsync.publish.flight import Flight
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import BulkHooks
-from jetsync.publish.window import Window
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.window import WindowOptions
+    from jetsync.publish.flight import FlightOptions
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
 
@@ -119,11 +119,11 @@ class Counters:
     failed: int = 0
     report_errors: int = 0
 
-    def statistics(self, window: Window) -> PublisherStatistics:
+    def statistics(self, flight: Flight) -> PublisherStatistics:
         """
-        Return the counters and those of the publisher's window; any thread.
+        Return the counters and those of the publisher's flight; any thread.
         """
-        tally, pending = window.pipeline.tally, window.open_count
+        tally, pending = flight.pipeline.tally, flight.open_count
         return PublisherStatistics(
             published=tally.count + self.failed + pending,
             acknowledged=tally.count,
@@ -159,7 +159,7 @@ class Publisher:
     """
 
     # Threads: any, and the worker, which reads acks and calls plugins and callbacks.
-    # Locks: the publisher turn, `_turn`, protects the window and the outcomes of futures. `publish`
+    # Locks: the publisher turn, `_turn`, protects the flight and the outcomes of futures. `publish`
     # stages without it. Plugins and callbacks run without it.
 
     __reduce__ = refuse_copy
@@ -167,14 +167,14 @@ class Publisher:
     def __init__(
         self,
         context: Context,
-        options: WindowOptions,
+        options: FlightOptions,
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
         self._lane = context.lane
         self._options = options
         self._on_report = on_report
-        self._window = Window(context, options, keep_acks=True, while_closing=True)
-        pipeline = self._window.pipeline
+        flight = self._flight = Flight(context, options, keep_acks=True, while_closing=True)
+        pipeline = flight.pipeline
         self._counters = Counters(context.plugins.faults)
         self._hooks = BulkHooks(context.plugins)
         self._turn = Turn("another call on the publisher")
@@ -193,26 +193,26 @@ class Publisher:
         self._stopped: Exception | None = None
         # Whether the worker waits for messages rather than for acks.
         self._idle = False
-        # Whether the worker flushes the window every ``BLOCK_DELAY`` seconds.
-        self._flushing = False
-        # Whether a thread did not get the turn, so that the worker writes the block.
-        self._left_to_worker = False
+        # A thread that stages a message with this number, or a later one, writes. 0 while messages
+        # are rare. Otherwise, the worker flushes every ``BLOCK_DELAY`` seconds, and this is the
+        # last number of a full block; infinite if a thread did not get the turn to write it.
+        self._write_at: float = 0
         # Whether the worker runs a user's code, which may be slow.
         self._in_callback = False
         # When a publishing thread last wrote a single message.
         self._written = 0.0
-        # The window's next number at the worker's last flush.
+        # The last message that was written at the worker's last flush.
         self._flushed_number = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
         # Wake an idle worker if the client is closed.
-        self._window.box.on_failure = lambda _: work.set()
+        flight.box.on_failure = lambda _: work.set()
         # The worker refers to the publisher only while it works, so that the garbage collector can
         # end a publisher that the application has dropped.
         self._worker = threading.Thread(
             target=partial(
                 _run,
                 weakref.ref(self),
-                self._window,
+                flight,
                 hooks=self._hooks,
                 counters=self._counters,
                 work=work,
@@ -222,14 +222,17 @@ class Publisher:
             daemon=True,
         )
         self._hooks.begin(options.operation, pipeline.tally)
+        # Stages what `publish` may stage without a further step.
+        self._stage = _refuse if self._hooks.changes_messages else flight.stage.stage
         try:
-            self._window.open()
+            flight.open()
+            flight.permit()
             # Before the worker starts: if Ctrl-C strikes afterwards, the caller never gets the
             # publisher, and the worker has to end nevertheless.
             when_dropped(self, "publisher", _release, work, self._worker_ended)
             context.connection.start_threads(self._worker)
         except BaseException as error:
-            self._window.close()
+            flight.close()
             self._hooks.leave(None, error)
             raise
         context.connection.writers.add(self)
@@ -250,13 +253,13 @@ class Publisher:
     @property
     def pending(self) -> int:
         """How many messages have no known outcome yet."""
-        return self._window.open_count
+        return self._flight.open_count
 
     def statistics(self) -> PublisherStatistics:
         """Return the current counters."""
         if self._lane.forked:
             raise errors.ForkedProcessError
-        return self._counters.statistics(self._window)
+        return self._counters.statistics(self._flight)
 
     def publish(
         self,
@@ -282,7 +285,7 @@ class Publisher:
             data: The payload. Text is sent as UTF-8.
             headers: The headers. jetsync does not change this object.
             msg_id: Id for duplicate detection. The stream stores only the first message with an id
-                within its duplicate window.
+                within its duplicate flight.
             ttl: Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"``
                 (ADR-43).
             expect: Conditions for storing the message.
@@ -299,60 +302,61 @@ class Publisher:
                 of jetsync; nothing was sent.
         """
         # A pair costs less to create and to encode, and is enough for most messages.
-        item: Any = (subject, data)
+        future = PublishFuture(self._owner, (subject, data))
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
-            item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+            future.item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        elif number := self._stage(subject, data, b"", future):
+            # Read `_write_at` only now that the message is staged. A thread that sets it looks for
+            # staged messages afterwards, so no message is overlooked.
+            if number >= self._write_at:
+                self._flush_staged()
+            return future
         if self._hooks.changes_messages:
             self._lane.check()
-            item = self._hooks.prepared(item)
-        return self._send(PublishFuture(self._owner, item))
+            future.item = self._hooks.prepared(future.item)
+        return self._send(future)
 
     def _send(self, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
-        window, options = self._window, self._options
-        pipeline, staged = window.pipeline, window.staged
+        flight = self._flight
         deadline: Deadline | None = None
         while True:
-            if (
-                self._stopped is not None
-                or len(pipeline.in_flight) + len(staged) >= options.size
-                or pipeline.size + window.staged_bytes >= options.max_bytes
-                or window.waiting
-            ):
+            if self._stopped is not None or not self._has_room():
                 self._wait_room()
-            if window.stage(future):
+            number = flight.add(future)
+            if number:
                 break
             self._lane.check()
-            # Wait without the turn, because the worker needs it for the messages in
-            # flight.
-            deadline = deadline or Deadline.after(options.ack_timeout)
+            # Wait without the turn, because the worker needs it for the messages in flight.
+            deadline = deadline or Deadline.after(self._options.ack_timeout)
             self._lane.outbox.wait_open(deadline)
-        # Read `_stopped` and `_flushing` only now that the message is staged. A thread that sets
-        # one of them looks for staged messages afterwards, so no message is overlooked.
-        if self._stopped is not None:
-            self._withdraw(future, self._stopped)
-        if not self._flushing or (
-            (len(staged) >= BLOCK_MESSAGES or window.staged_bytes >= BLOCK_BYTES)
-            and not self._left_to_worker
-        ):
+            self._in_turn(flight.permit)
+        # As in `publish`.
+        if number >= self._write_at or flight.stage.size >= BLOCK_BYTES:
             self._flush_staged()
         return future
 
     def _flush_staged(self) -> None:
         """Write the staged messages, or leave that to the worker if messages are frequent."""
         try:
-            if not self._flushing:
+            if self._write_at == 0:
                 self._turn.run(FOREVER, self._flush_rare)
-            else:
+            elif self._write_at < math.inf:
                 # A short wait, because the worker may need the GIL to leave it.
-                self._turn.run(Deadline.after(LOCK_WAIT), self._window.flush)
+                self._turn.run(Deadline.after(LOCK_WAIT), self._flush)
         except errors.WaitTimeoutError:
             # Trying again with each message would double the cost of publishing meanwhile.
-            self._left_to_worker = True
+            self._write_at = math.inf
         except errors.CallInSignalHandlerError:
             # This signal handler interrupted a call that has the turn, or one that the worker waits
             # for. The worker will write.
             self._nudge_worker()
+
+    def _flush(self) -> None:
+        """Write the staged messages; in the turn."""
+        self._flight.flush()
+        if self._write_at:
+            self._write_at = self._flight.stage.done + BLOCK_MESSAGES
 
     def _flush_rare(self) -> None:
         """Write the staged messages, unless they have become frequent; in the turn."""
@@ -362,26 +366,8 @@ class Publisher:
             self._flush_now()
         else:
             # The second message within the delay: many more may follow.
-            self._flushing = True
+            self._write_at = self._flight.stage.done + BLOCK_MESSAGES
             self._wake_worker()
-
-    def _withdraw(self, future: PublishFuture, reason: Exception) -> None:
-        """
-        Take back a message that was staged during ``close``, and raise *reason*.
-
-        Does nothing if the message has been numbered, or in a signal handler that cannot wait for
-        the turn. The worker then ends the message.
-        """
-
-        def withdraw() -> None:
-            self._window.staged.remove(future)
-            self._ended.notify()
-
-        try:
-            self._in_turn(withdraw)
-        except (ValueError, errors.CallInSignalHandlerError):
-            return
-        raise_failure(reason)
 
     def _flush_now(self) -> None:
         """
@@ -392,7 +378,7 @@ class Publisher:
         if self._idle:
             # Set before the write: if Ctrl-C interrupts it, the worker still ends these messages.
             self._work.set()
-        self._window.flush()
+        self._flush()
 
     def _wait(
         self,
@@ -438,18 +424,21 @@ class Publisher:
 
     def _wait_room(self) -> None:
         """Wait until the window has room; raise if the publisher is closed."""
-        window = self._window
 
         def has_room() -> bool:
             if self._stopped is not None:
                 raise_failure(self._stopped)
-            if window.is_full and self._turn.owned():
-                window.pipeline.prune()
-            return window.open_count < self._options.size and not window.is_full
+            if self._flight.is_full and self._turn.owned():
+                self._flight.pipeline.prune()
+            return self._has_room()
 
         self._lane.check()
         self._wait(has_room, self._room, FOREVER, "room in the window")
         self._lane.check()
+
+    def _has_room(self) -> bool:
+        flight = self._flight
+        return flight.open_count < self._options.size and not flight.is_full
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
@@ -464,14 +453,14 @@ class Publisher:
             ConnectionClosedError: The client was closed.
         """
         self._lane.check()
-        window = self._window
+        flight = self._flight
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
         refuse_inside()
 
         def begin() -> list[Any]:
-            window.flush()
+            self._flush()
             self._wake_worker()
-            return window.entries()
+            return flight.entries()
 
         pending = self._in_turn(begin)
 
@@ -500,7 +489,7 @@ class Publisher:
         """
         failures = self._close(timeout)
         if failures:
-            raise PublishManyError(self._window.pipeline.tally.report(failures))
+            raise PublishManyError(self._flight.pipeline.tally.report(failures))
 
     def _close(self, timeout: Seconds | None) -> list[PublishFailure]:
         """Close, and return the failures that ``close`` raises."""
@@ -555,9 +544,9 @@ class Publisher:
         self._stop(reason)
         if self._is_worker():
             return
-        self._wait(lambda: not self._window.open_count, self._ended, deadline)
+        self._wait(lambda: not self._flight.open_count, self._ended, deadline)
         # The worker ends when its mailbox has failed and all messages have ended.
-        self._window.box.fail(reason)
+        self._flight.box.fail(reason)
         self._lane.reader.wake_reader()
         if waiting(self._worker_ended.wait, max(deadline.remaining(), callback_time)):
             self._worker.join(CALLBACK_TIME)
@@ -567,6 +556,7 @@ class Publisher:
 
         def stop() -> None:
             self._stopped = self._stopped or reason
+            self._flight.end()
             self._room.notify()
             self._wake_worker()
 
@@ -577,13 +567,13 @@ class Publisher:
         if self._idle:
             self._work.set()
         else:
-            self._lane.interrupt(self._window.box)
+            self._lane.interrupt(self._flight.box)
 
     def _nudge_worker(self) -> None:
         """As :meth:`_wake_worker`, without the turn."""
         # Both, because the worker may become idle at this moment.
         self._work.set()
-        self._lane.interrupt(self._window.box)
+        self._lane.interrupt(self._flight.box)
 
     # The worker thread.
 
@@ -592,7 +582,8 @@ class Publisher:
 
         def abandon() -> None:
             self._stopped = errors.HandleClosedError("publisher", reason=repr(error))
-            self._window.abandon(self._stopped)
+            self._flight.end()
+            self._flight.abandon(self._stopped)
             self._room.notify()
 
         self._turn.run(FOREVER, abandon)
@@ -616,23 +607,24 @@ class Publisher:
 
         A negative result means that threads have staged messages meanwhile.
         """
-        window = self._window
-        self._in_callback = self._idle = self._left_to_worker = False
-        window.flush()
-        due = 0.0 if window.failures else window.due()
-        self._flushing = window.number != self._flushed_number
-        if self._flushing:
-            self._flushed_number = window.number
+        flight = self._flight
+        stage = flight.stage
+        self._in_callback = self._idle = False
+        flight.flush()
+        due = 0.0 if flight.failures else flight.due()
+        if stage.done != self._flushed_number:
+            self._flushed_number = stage.done
+            self._write_at = stage.done + BLOCK_MESSAGES
             soon = time.monotonic() + BLOCK_DELAY
             return soon if due is None else min(due, soon)
+        self._write_at = 0
         if due is not None:
-            can_write = window.staged and window.room > 0 and not window.stalled
-            return -1.0 if can_write else due
+            return -1.0 if stage.count and not flight.stalled else due
         # Set `_stopped` before looking for staged messages. A thread may have staged one before
         # this line, or while the worker still flushed regularly, and relies on the worker to write
         # it.
-        self._stopped = self._stopped or window.box.failure
-        if window.staged:
+        self._stopped = self._stopped or flight.box.failure
+        if stage.count:
             return -1.0
         if self._stopped is not None:
             return None
@@ -641,12 +633,12 @@ class Publisher:
 
     def _settle(self) -> None:
         """Process acks and retries; call plugins and the user's code without the turn."""
-        window = self._window
-        failed_attempts = self._turn.run(FOREVER, window.process_outcomes)
+        flight = self._flight
+        failed_attempts = self._turn.run(FOREVER, flight.process_outcomes)
         self._complete()
         if failed_attempts:
-            window.decide_retries(failed_attempts)
-            self._turn.run(FOREVER, window.schedule_retries)
+            flight.decide_retries(failed_attempts)
+            self._turn.run(FOREVER, flight.schedule_retries)
             self._complete()
 
     def _complete(self) -> None:
@@ -672,9 +664,9 @@ class Publisher:
 
         Returns those with callbacks, and whether a report to plugins is due.
         """
-        window, on_report, reports = self._window, self._on_report, self._hooks.reports
-        acked = window.take_acked()
-        failures, window.failures = window.failures, []
+        flight, on_report, reports = self._flight, self._on_report, self._hooks.reports
+        acked = flight.take_acked()
+        failures, flight.failures = flight.failures, []
         ended = [*acked, *[(future, error) for _, future, error in failures]]
         observed: list[PublishFuture] = []
         for future, outcome in ended:
@@ -689,12 +681,12 @@ class Publisher:
                 self._keep_failure(number, future)
         self._counters.failed += len(failures)
         size = self._options.size
-        if window.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
+        if flight.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
             self._room.notify()
         self._ended.notify()
         if observed or report_due:
-            self._flushing, self._in_callback = False, True
-            window.flush()
+            self._write_at, self._in_callback = 0, True
+            flight.flush()
         return observed, report_due
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
@@ -712,7 +704,7 @@ class Publisher:
 
 def _run(
     owner: weakref.ref[Publisher],
-    window: Window,
+    flight: Flight,
     *,
     hooks: BulkHooks,
     counters: Counters,
@@ -731,7 +723,7 @@ def _run(
             # A report is due while the worker is idle, too.
             until = due if reports is None else min(due, reports.due)
             if due < math.inf:
-                window.wait(until)
+                flight.wait(until)
             else:
                 work.wait(min(until - time.monotonic(), threading.TIMEOUT_MAX))
         else:
@@ -743,12 +735,17 @@ def _run(
             publisher._abandon(error)  # noqa: SLF001 - as above
         raise
     finally:
-        window.close()
+        flight.close()
         if reports is not None:
             counters.guard(reports.send)
-        counters.guard(hooks.leave, counters.statistics(window), broken)
+        counters.guard(hooks.leave, counters.statistics(flight), broken)
         if not dropped:
             ended.set()
+
+
+def _refuse(*_: object) -> int:
+    """Stage nothing, because plugins change the message first."""
+    return 0
 
 
 def _release(work: Signal, ended: Latch) -> bool:

@@ -1,7 +1,7 @@
 """
 Retries: whether a message may be sent again, and whether plugins want it.
 
-``one.py`` counts the attempts of a single message, and ``window.py`` those of many. The table in
+``one.py`` counts the attempts of a single message, and ``flight.py`` those of many. The table in
 ``_proto/outcome.py`` says after which failures another attempt may follow.
 """
 

@@ -17,6 +17,7 @@ from jetsync._base.speedups import with_twin
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
+    from typing import Any
 
 # A block of an atomic batch is written at this many messages, and a block of larger ones at this
 # many bytes.
@@ -37,24 +38,27 @@ class Stage:
     """
     Numbers messages, and keeps their frames until they are written.
 
-    The owner opens it for some messages and closes it before it changes anything. A message has its
-    number from the moment in which it is staged. An exception of a signal handler, at any step,
-    leaves it staged with its number, or not staged. In the compiled twin, each call is one step.
+    The owner of a batch opens it for some messages and closes it before it changes anything. A
+    flight leaves it open. A message has its number from the moment in which it is staged. An
+    exception of a signal handler, at any step, leaves it staged with its number, or not staged. In
+    the compiled twin, each call is one step.
+
+    A message may have an entry, which :meth:`take` moves to the messages in flight.
 
     Args:
         targets: The known subjects, as bytes. The owner may add some, and drop all.
         suffix: What follows the number, in each reply subject or header block.
     """
 
-    # Threads: any for `stage` and `stop`, the loop thread for `take`, `written` and
+    # Threads: any for `stage`, `add` and `stop`, the loop thread for `take`, `written` and
     # `close_if_empty`, and for the rest those that have the turn of the publisher, as does the loop
     # thread.
-    # Locks: the staging lock, `_lock`, protects `places`, and the end of `_frames` while there are
-    # places. `stop` sets `_is_stopped` without it.
+    # Locks: the staging lock, `_lock`, protects `places`, and the end of `_frames` while the stage
+    # is not stopped. `stop` sets `_is_stopped` without it.
 
     __slots__ = (
-        "_before", "_form", "_frames", "_head", "_header_form", "_is_stopped", "_lock", "_small",
-        "_start", "_suffix", "_taken", "_targets", "places", "size",
+        "_before", "_form", "_frames", "_head", "_header_form", "_is_stopped", "_lock", "_moved",
+        "_small", "_start", "_suffix", "_taken", "_taken_size", "_targets", "places", "size",
     )  # fmt: skip
 
     def __init__(self, targets: Mapping[str, bytes], suffix: bytes, /) -> None:
@@ -74,19 +78,21 @@ class Stage:
         self._form = b"PUB %%b %b %%d\r\n%%b\r\n" % start
         self._header_form = b"HPUB %%b %b %%d %%d\r\n%%b%%b\r\n" % start
         self._small = 0
-        # Frames, and the arguments of `_form`. Making many frames at once costs a third less than
-        # making each one when its message is staged.
-        self._frames: list[bytes | tuple[bytes | int, ...]] = []
-        # Those before `_start` were written, and those before `_taken` were taken.
-        self._start = self._taken = 0
+        # Entries with their frames, or with the arguments of `_form`. Making many frames at once
+        # costs a third less than making each one when its message is staged.
+        self._frames: list[tuple[Any, bytes | tuple[bytes | int, ...]]] = []
+        # Those before `_start` were written, those before `_taken` were taken, and the entries of
+        # those before `_moved` were moved.
+        self._start = self._taken = self._moved = 0
         # The number of the message before the first frame. The place of a frame decides the number,
         # so staging changes only the list.
         self._before = 0
         # How many more messages may be staged, a hint for other threads.
         self.places: int = 0
-        # Bytes of the frames that the owner has appended and not written. Staged messages are too
-        # small to count.
+        # Bytes of the headers and payloads that are not written, with the frames of the owner. An
+        # interrupt may leave out a message.
         self.size: int = 0
+        self._taken_size = 0
 
     def begin_in_headers(self, prefix: bytes, /) -> None:
         """
@@ -109,7 +115,24 @@ class Stage:
         """How many messages are not written."""
         return len(self._frames) - self._start
 
-    def stage(self, subject: object, data: object, header: bytes = b"", /) -> int:
+    @property
+    def done(self) -> int:
+        """The number of the last message that is written."""
+        return self._before + self._start
+
+    @property
+    def taken(self) -> int:
+        """How many messages were taken and are not written."""
+        return max(self._taken - self._start, 0)
+
+    @property
+    def fresh(self) -> int:
+        """How many messages were not taken."""
+        return len(self._frames) - self._moved
+
+    def stage(
+        self, subject: object, data: object, header: bytes = b"", entry: object = None, /
+    ) -> int:
         """
         Stage a small message with a known subject, and return its number.
 
@@ -120,6 +143,7 @@ class Stage:
             data: The payload.
             header: The header block, or the end of the one that begins with the number; empty for
                 no headers.
+            entry: What stands for the message in flight; None for nothing.
         """
         # Before the lock is taken: in a forked child, its owner may not exist.
         if self._is_stopped or type(subject) is not str or type(data) is not bytes:
@@ -134,24 +158,54 @@ class Stage:
                 return 0
             # A signal handler that interrupts the next steps must not stage another message.
             self.places = 0
-            frames = self._frames
-            number = self._before + len(frames) + 1
-            if self._head is not None:
-                tail = header or b"\r\n"
-                length = self._head + len(b"%d" % number) + len(tail)
-                frames.append((target, length, length + size, number, tail, data))
-            elif header:
-                length = len(header)
-                parts = target, number, length, length + size, header, data
-                frames.append(self._header_form % parts)
-            else:
-                frames.append((target, number, size, data))
+            number = self._add(target, data, header, entry)
             self.places = places - 1
             return number
 
+    def add(self, target: bytes, data: bytes, header: bytes, entry: object, /) -> int:
+        """
+        Stage a message of any size, and return its number; 0 if the stage is stopped.
+
+        Args:
+            target: The subject, as bytes.
+            data: The payload.
+            header: The header block; empty for none.
+            entry: As for :meth:`stage`.
+
+        Raises:
+            CallInSignalHandlerError: The calling thread is staging a message.
+        """
+        if self._is_stopped:
+            return 0
+        refuse_reentry(self._lock)
+        with self._lock:
+            places, self.places = self.places, 0
+            number = self._add(target, data, header, entry)
+            self.places = places - 1 if places > 0 else places
+            return number
+
+    def _add(self, target: bytes, data: bytes, header: bytes, entry: object) -> int:
+        """Append a message, whose place decides its number; the lock is held."""
+        frames, size = self._frames, len(data)
+        number = self._before + len(frames) + 1
+        if self._head is not None:
+            tail = header or b"\r\n"
+            length = self._head + len(b"%d" % number) + len(tail)
+            frames.append((entry, (target, length, length + size, number, tail, data)))
+            size += len(header)
+        elif header:
+            length = len(header)
+            size += length
+            parts = target, number, length, size, header, data
+            frames.append((entry, self._header_form % parts))
+        else:
+            frames.append((entry, (target, number, size, data)))
+        self.size += size
+        return number
+
     def append(self, frame: bytes, /) -> None:
         """Append the frame of the next message, which has its number; the stage is closed."""
-        self._frames.append(frame)
+        self._frames.append((None, frame))
         self.size += len(frame)
 
     def allow(self, last: int, places: int, small: int, /) -> None:
@@ -164,11 +218,34 @@ class Stage:
             small: The bytes of headers and payload of the largest one.
         """
         frames = self._frames[self._start :]
+        fresh = self.fresh
         with self._lock:
             # The frames first: meanwhile, `last` may only be too small.
             self._frames, self._before, self._start, self._taken = frames, last - len(frames), 0, 0
+            self._moved, self._taken_size = len(frames) - fresh, 0
             self._small, self._is_stopped = small, False
             self.places = places
+
+    def permit(self, last: int, small: int, /) -> None:
+        """
+        Let messages be staged up to the number *last*; look afterwards as after :meth:`allow`.
+
+        The stage may be open, and keeps its numbers.
+
+        Raises:
+            CallInSignalHandlerError: The calling thread is staging a message.
+        """
+        refuse_reentry(self._lock)
+        with self._lock:
+            self.places = 0
+            start = self._start
+            frames, before = self._frames[start:], self._before + start
+            taken, moved = max(self._taken - start, 0), self._moved - start
+            # No function is called meanwhile, so no signal handler runs.
+            self._frames, self._before, self._start, self._taken = frames, before, 0, taken
+            self._moved = moved
+            self._small, self._is_stopped = small, False
+            self.places = max(last - self.last, 0)
 
     def close(self) -> int:
         """
@@ -198,13 +275,26 @@ class Stage:
         """Let no more messages be staged until the owner has looked; never waits."""
         self._is_stopped = True
 
-    def take(self) -> bytes:
-        """Return the frames that are not written."""
-        frames = self._frames[self._start :]
-        self._taken = self._start + len(frames)
+    def take(self, in_flight: dict[int, Any] | None = None, /) -> bytes:
+        """
+        Return the frames that are not written.
+
+        Args:
+            in_flight: Receives the entries of the messages by their numbers.
+        """
+        size, frames = self.size, self._frames[self._start :]
+        end = self._start + len(frames)
+        if in_flight is not None:
+            entries = self._frames[self._moved : end]
+            for number, (entry, _) in enumerate(entries, self._before + self._moved + 1):
+                if entry is not None:
+                    in_flight[number] = entry
+        self._moved = self._taken = end
+        self._taken_size = size
         form = self._form
-        return b"".join([each if type(each) is bytes else form % each for each in frames])
+        return b"".join([each if type(each) is bytes else form % each for _, each in frames])
 
     def written(self) -> None:
         """Forget the frames that :meth:`take` has returned."""
-        self._start, self.size = self._taken, 0
+        self._start = max(self._taken, self._start)
+        self.size, self._taken_size = self.size - self._taken_size, 0

@@ -523,11 +523,16 @@ class TestStage:
         ("name", "arguments"),
         [
             ("begin", (None,)), ("begin_in_headers", ("x",)), ("append", (None,)),
-            ("append", ("x",)), ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", b"")),
+            ("append", ("x",)), ("stage", ()), ("stage", ("a",)),
+            ("stage", ("a", b"x", b"", None, 1)),
             ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1)),
             ("allow", (-1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1)), ("allow", (None, 1, 1)),
             ("allow", (0, None, 1)), ("allow", (0, 1, 1.5)), ("allow", (0, 1 << 63, 1)),
-            ("allow", (0, 1, -(1 << 63) - 1)), ("take", (1,)), ("close", (1,)),
+            ("allow", (0, 1, -(1 << 63) - 1)), ("take", (1,)), ("take", ({}, 1)), ("close", (1,)),
+            ("add", (b"a", b"x", b"")), ("add", ("a", b"x", b"", None)),
+            ("add", (b"a", "x", b"", None)),
+            ("add", (b"a", b"x", None, None)), ("permit", (1,)), ("permit", (None, 1)),
+            ("permit", (1, 1.5)),
         ],
     )  # fmt: skip
     def test_wrong_arguments_change_nothing(self, name, arguments):

@@ -885,8 +885,16 @@ class Staged:
             draw = rng.random()
             if draw < 0.6:
                 subject = rng.choice([*TARGETS, "a", "a", "new", b"a", None])
-                header = [rng.choice(BLOCKS)] if rng.random() < 0.3 else []
-                steps.append(("stage", subject, rng.choice(STAGED), *header))
+                header = [rng.choice(BLOCKS)] if rng.random() < 0.6 else []
+                entry = [rng.choice([None, "entry", ()])] if header and rng.random() < 0.7 else []
+                steps.append(("stage", subject, rng.choice(STAGED), *header, *entry))
+            elif draw < 0.65:
+                target, data = rng.choice(list(TARGETS.values())), rng.choice(PAYLOADS)
+                steps.append(("add", target, data, rng.choice(BLOCKS), rng.choice([None, "added"])))
+            elif draw < 0.7:
+                steps.append(
+                    ("permit", rng.choice([-1, 0, 3, 9, 50, *LASTS]), rng.choice([-1, 5, 100]))
+                )
             elif draw < 0.75:
                 small = rng.choice([-1, 0, 1, 5, 100, 100, 5000])
                 steps.append(("allow", rng.choice(LASTS), rng.choice([-1, 0, 1, 2, 9, 99]), small))
@@ -898,14 +906,14 @@ class Staged:
             elif draw < 0.83:
                 steps.append((rng.choice(["learn", "forget"]),))
             else:
-                names = ["take", "take", "written", "close", "close_if_empty", "stop"]
+                names = ["take", "enter", "enter", "written", "close", "close_if_empty", "stop"]
                 steps.append((rng.choice(names),))
         begin = rng.choice(["begin", "begin_in_headers"]), rng.choice([b"", b"_INBOX.p.", b"%b"])
         return rng.choice([b"", b".1.$FI", b"%d%%"]), begin, steps
 
     def run(self, functions: Functions, drawn: Any) -> Any:
         suffix, begin, steps = drawn
-        targets, log = dict(TARGETS), []
+        targets, in_flight, log = dict(TARGETS), {}, []
         stage = functions["Stage"](targets, suffix)
         for name, *arguments in (begin, ("allow", 0, 9, 100), *steps):
             if name == "learn":
@@ -913,9 +921,13 @@ class Staged:
             elif name == "forget":
                 targets.clear()
             else:
-                found = outcome(getattr(stage, name), *arguments)
+                if name == "enter":
+                    found = outcome(stage.take, in_flight)
+                else:
+                    found = outcome(getattr(stage, name), *arguments)
                 log.append((found, type(found)))
             log.append((stage.last, stage.count, stage.size, stage.places))
+            log.append((stage.fresh, stage.taken, stage.done, dict(in_flight)))
         return log, stage.take()
 
 

@@ -81,12 +81,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "self.engine.answered(Part( 2, []), opening.reply)",
     ): "The engine does not use the numbers of a part that has been answered.",
     (
-        "jetsync/publish/window.py",
-        "Window._enter",
-        "self.pipeline.enter(zip(numbers, chunk, strict=True))",
-        "self.pipeline.enter(zip(numbers, chunk, strict=False))",
-    ): "There is one number for each message of the chunk.",
-    (
         "jetsync/read/last.py",
         "LastPlan._new_subjects",
         "if self._counts.get(name, 0) <= counts[name] and not 0 < most <= counts[name]",

@@ -24,9 +24,9 @@ from jetsync.objects.bucket import Bucket
 from jetsync.objects.info import complete
 from jetsync.objects.upload import Chunk, Upload
 from jetsync.publish.atomic_attempt import BatchAttempt, retryable_failure
+from jetsync.publish.flight import Flight, FlightOptions
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.one import publish_one
-from jetsync.publish.window import Window, WindowOptions
 from jetsync.values.outbound import OutboundMessage
 
 UNREADABLE = b"no JSON"
@@ -167,9 +167,9 @@ class WindowRun:
         context = ScriptedContext(self.lane, [self.asked])
         self.server = context.server
         context.probe = lambda: None
-        self.window = Window(context, WindowOptions(ack_timeout=ACK_TIMEOUT), keep_acks=True)
+        self.window = Flight(context, FlightOptions(ack_timeout=ACK_TIMEOUT), keep_acks=True)
         self.future = PublishFuture(None, message(safe=safe))
-        assert self.window.stage(self.future)
+        assert self.window.add(self.future)
         if earlier:
             self.window.flush()
             self.answer(UNREADABLE)
@@ -683,7 +683,7 @@ class TestInterrupts:
         def interrupt(*arguments):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Pipeline, "enter", interrupt)
+        monkeypatch.setattr(Pipeline, "sent", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run.window.flush()
         run.window.abandon(errors.HandleClosedError("publisher"))

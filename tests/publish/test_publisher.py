@@ -20,10 +20,10 @@ from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import ack_runs, frames
 from jetsync.publish import hooks
+from jetsync.publish.flight import Flight, FlightOptions
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
-from jetsync.publish.window import Window, WindowOptions
 from jetsync.testing import HookRecorder
 from jetsync.values.outbound import PubAck
 
@@ -46,7 +46,7 @@ def make(lane):
     made = []
 
     def make(*, on_report=None, size=4096, ack_timeout=20.0, plugins=(), **options):
-        options = WindowOptions(size=size, ack_timeout=ack_timeout, **options)
+        options = FlightOptions(size=size, ack_timeout=ack_timeout, **options)
         made.append(Publisher(ScriptedContext(lane, plugins), options, on_report))
         return made[-1]
 
@@ -90,7 +90,7 @@ def stage(window, item, owner=None):
     Add a message as ``publish`` does, without writing it; return its future.
     """
     future = PublishFuture(owner, item)
-    assert window.stage(future)
+    assert window.add(future)
     return future
 
 
@@ -98,7 +98,7 @@ def stage_in(publisher, item):
     """
     Stage a message in the window of a publisher; return its future.
     """
-    return stage(publisher._window, item, publisher._owner)
+    return stage(publisher._flight, item, publisher._owner)
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def held(publisher):
     Keep the thread of a publisher from working, and yield its window.
     """
     with publisher._turn._lock:
-        yield publisher._window
+        yield publisher._flight
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def window(lane):
     """
 
     def window(**options):
-        return Window(ScriptedContext(lane), WindowOptions(**options), keep_acks=True)
+        return Flight(ScriptedContext(lane), FlightOptions(**options), keep_acks=True)
 
     return window
 
@@ -136,7 +136,7 @@ class TestRaces:
             futures[-1].result(20)
         assert publisher.pending == 0
         eventually(lambda: len(reports) == 50)
-        assert publisher._window.pipeline.next_timeout() is None
+        assert publisher._flight.pipeline.next_timeout() is None
 
     def test_a_second_ack_changes_nothing(self, lane, make):
         """
@@ -200,7 +200,7 @@ class TestRaces:
         If the server has refused a message as too large, only the last one is sent again.
         """
         publisher = make()
-        server = publisher._window.encoder._connection.server
+        server = publisher._flight.encoder._connection.server
 
         def lose(commands):
             lane.on_write = lane.ack
@@ -281,14 +281,13 @@ class TestRaces:
 class TestBlocks:
     def test_many_messages_are_few_writes(self, lane, make):
         """
-        Messages keep their order, and no block is larger than allowed.
+        Messages keep their order, and share writes.
         """
         publisher = make(size=100_000)
         for number in range(20_000):
             publisher.publish("a.b", b"%d" % number)
         publisher.flush(timeout=0)
         assert lane.payloads == [b"%d" % number for number in range(20_000)]
-        assert max(lane.writes) <= BLOCK_MESSAGES + 1
         assert len(lane.writes) < 10_000
 
     def test_a_single_message_is_written_at_once(self, lane, make):
@@ -299,7 +298,7 @@ class TestBlocks:
         for number in range(5):
             time.sleep(0.02)
             # The worker waits a moment for more messages, which may be long on a busy machine.
-            eventually(lambda: not publisher._flushing)
+            eventually(lambda: not publisher._write_at)
             publisher.publish("a.b")
             assert lane.writes == [1] * (number + 1)
 
@@ -331,16 +330,17 @@ class TestStaging:
         A message that is staged after the last flush raises and is not sent.
         """
         publisher = make()
-        stage_it = publisher._window.stage
+        publisher.publish("a.b", b"0")
+        stage_it = publisher._stage
 
-        def late(future):
-            publisher.close()
-            return stage_it(future)
+        def late(*message):
+            publisher._close(0)
+            return stage_it(*message)
 
-        monkeypatch.setattr(publisher._window, "stage", late)
+        monkeypatch.setattr(publisher, "_stage", late)
         with pytest.raises(jetsync.HandleClosedError):
             publisher.publish("a.b")
-        assert (publisher.pending, lane.payloads) == (0, [])
+        assert lane.payloads == [b"0"]
 
     def test_a_message_that_was_written_during_close(self, lane, make, monkeypatch):
         """
@@ -348,63 +348,73 @@ class TestStaging:
         """
         publisher = make()
         lane.on_write = lane.ack
-        stage_it = publisher._window.stage
+        publisher.publish("a.b", b"0").result(20)
+        stage_it = publisher._stage
 
-        def early(future):
-            staged = stage_it(future)
+        def early(*message):
+            number = stage_it(*message)
             publisher.close()
-            return staged
+            return number
 
-        monkeypatch.setattr(publisher._window, "stage", early)
+        monkeypatch.setattr(publisher, "_stage", early)
         assert publisher.publish("a.b", b"1").result(20).sequence == 1
-        assert lane.payloads == [b"1"]
+        assert lane.payloads == [b"0", b"1"]
 
     def test_no_more_than_the_window_is_in_flight(self, lane, make):
         """
-        Messages beyond the window are written when there is room, in order.
+        A message beyond the window is sent when there is room.
         """
-        publisher = make(size=3)
-        with held(publisher):
-            futures = [stage_in(publisher, ("a.b", b"%d" % number)) for number in range(5)]
-        publisher.flush(timeout=0)
-        assert lane.payloads == [b"0", b"1", b"2"]
+        publisher, futures = make(size=3), []
+
+        def publish():
+            futures.extend(publisher.publish("a.b", b"%d" % number) for number in range(5))
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        eventually(lambda: len(lane.payloads) == 3 and publisher._room._signals)
         lane.ack(lane.transport.published())
         eventually(lambda: len(lane.payloads) == 5)
+        thread.join(20)
         lane.ack(lane.transport.published()[3:], 4)
         assert [future.result(20).sequence for future in futures] == [1, 2, 3, 4, 5]
 
-    def test_plain_pairs_are_encoded_when_they_are_written(self, lane, window):
+    def test_messages_that_are_not_small(self, lane, window):
         """
-        A pair with a known subject is staged as it is; headers and long payloads are checked first.
+        Messages of all sizes are staged in order, and their bytes are counted.
         """
         window = window(size=8, ack_timeout=20.0)
         limit = window.encoder.limit
-        assert window.staged_bytes == 0
-        first = stage(window, ("a.b", b"1"))
-        before = window.staged_bytes
-        pair = stage(window, ("a.b", b"2" * limit))
-        assert window.staged_bytes == before + limit
-        more = stage(window, ("a.b", b"3", {"A": "b"}))
+        stage(window, ("a.b", b"1"))
+        window.permit()
+        assert window.stage.stage("a.b", b"22", b"", PublishFuture(None, ("a.b", b"22"))) == 2
+        stage(window, ("a.b", b"3" * limit))
+        before = window.stage.size
+        assert before == 3 + limit
+        stage(window, ("a.b", b"4", {"A": "b"}))
+        assert window.stage.size > before + 1
         with pytest.raises(jetsync.MaxPayloadError):
-            stage(window, ("a.b", b"4" * (limit + 1)))
-        assert [each.encoded is None for each in (first, pair, more)] == [False, True, False]
+            stage(window, ("a.b", b"5" * (limit + 1)))
+        window.flush()
+        assert lane.payloads == [b"1", b"22", b"3" * limit, b"4"]
+        assert (window.stage.size, list(window.pipeline.in_flight)) == (0, [1, 2, 3, 4])
 
-    def test_an_interrupt_while_numbers_are_given(self, lane, make):
+    def test_an_interrupt_after_the_write(self, lane, make, monkeypatch):
         """
         The outcome of the block is unknown, and no message is lost or sent twice.
         """
         publisher = make(ack_timeout=3)
-        in_flight = publisher._window.pipeline.in_flight
+        in_flight = publisher._flight.pipeline.in_flight
 
-        class Interrupting(type(publisher._window.staged)):
-            def __delitem__(self, place):
-                super().__delitem__(place)
-                publisher._window.staged = list(self)
-                raise KeyboardInterrupt
+        sent = type(publisher._flight.pipeline).sent
 
-        publisher._window.staged = Interrupting()
+        def interrupt(*arguments):
+            monkeypatch.undo()
+            sent(*arguments)
+            raise KeyboardInterrupt
+
         with held(publisher) as window:
             futures = [stage_in(publisher, ("a.b", b"%d" % number)) for number in range(3)]
+            monkeypatch.setattr(type(window.pipeline), "sent", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 window.flush()
         lane.on_write = lane.ack
@@ -423,7 +433,7 @@ class TestRoom:
         """
         lane.on_write = lane.ack
         publisher = make(size=100, max_bytes=300)
-        pipeline, held = publisher._window.pipeline, []
+        pipeline, held = publisher._flight.pipeline, []
         prune = pipeline.prune
 
         def watched():
@@ -493,7 +503,7 @@ class TestInterrupts:
         def fail():
             raise LookupError("a bug")
 
-        monkeypatch.setattr(publisher._window, "process_outcomes", fail)
+        monkeypatch.setattr(publisher._flight, "process_outcomes", fail)
         lane.box.interrupt()
         assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
         publisher._worker.join(5)
@@ -564,7 +574,7 @@ class TestFailures:
                 stage_in(publisher, ("a.b", b"%d" % number))
             lane.lose()
             window.flush()
-            assert len(window.staged) == 3
+            assert window.stage.count == 3
         time.sleep(0.1)
         lane.reconnect()
         publisher.publish("a.b", b"4")
@@ -576,7 +586,7 @@ class TestFailures:
         Staged messages that are too large for it fail, and the others are sent.
         """
         publisher = make()
-        window, server = publisher._window, publisher._window.encoder._connection.server
+        window, server = publisher._flight, publisher._flight.encoder._connection.server
         with held(publisher):
             futures = [
                 stage_in(publisher, ("a.b", b"x" * size))
@@ -596,30 +606,31 @@ class TestFailures:
         """
         window = window(size=8, ack_timeout=20.0)
         items = [("a.b", b"1"), ("a.b", b"x" * 200), ("a.b", b"2")]
-        window.pipeline.enter(enumerate(items))
+        window.pipeline.enter(enumerate(items, 1))
         block = b"".join(
-            window.encoder.frame(item, window.prefix, number) for number, item in enumerate(items)
+            window.encoder.frame(item, window.prefix, number)
+            for number, item in enumerate(items, 1)
         )
         lane.lose()
         window.encoder._connection.server.max_payload = 100
         lane.reconnect()
-        window.write(block, range(3))
+        window.send(block, range(1, 4))
         ((number, item, error),) = window.failures
         assert (number, item, type(error)) == (1, items[1], jetsync.MaxPayloadError)
         assert lane.payloads == [b"1", b"2"]
-        assert list(window.pipeline.in_flight) == [0, 2]
+        assert list(window.pipeline.in_flight) == [1, 3]
 
     def test_all_messages_are_abandoned(self, lane, window):
         """
         After a bug, the outcome of messages that were sent is unknown. No other is sent later.
         """
-        window = window(size=1, ack_timeout=20.0)
-        for payload in (b"1", b"2"):
-            stage(window, ("a.b", payload))
+        window = window(ack_timeout=20.0)
+        stage(window, ("a.b", b"1"))
         window.flush()
+        stage(window, ("a.b", b"2"))
         bug = LookupError("a bug")
         window.abandon(bug)
-        (_, _, first), (_, _, second) = window.failures
+        (_, _, second), (_, _, first) = window.failures
         assert isinstance(first, jetsync.PublishOutcomeUnknownError)
         assert second is bug
         assert window.open_count == 0
@@ -716,7 +727,7 @@ class TestFailures:
         def fail():
             raise LookupError("a bug")
 
-        monkeypatch.setattr(publisher._window, "process_outcomes", fail)
+        monkeypatch.setattr(publisher._flight, "process_outcomes", fail)
         lane.box.interrupt()
         thread.join(5)
         assert "a bug" in str(waiting[0])
@@ -787,7 +798,7 @@ class TestRefused:
         lane.ack([second], 4)
         assert future.result(20).sequence == 4
         assert publisher.flush(timeout=20) == 0
-        assert publisher._window.entries() == []
+        assert publisher._flight.entries() == []
 
     def test_a_retry_waits_for_a_connection_for_the_ack_timeout(self, lane, window):
         """
@@ -868,9 +879,9 @@ class TestAckOrder:
         lane.ack(commands[:1])
         window.process_outcomes()
         box = window.box
-        box.frames.append([(b"1", b"2"), (b"2", b"3")])
+        box.frames.append([(b"2", b"2"), (b"3", b"3")])
         lane.answer(commands[3], b'{"stream":"T","seq":9}')
-        box.frames.append([(b"4", b"4"), (b"5", b"5")])
+        box.frames.append([(b"5", b"4"), (b"6", b"5")])
         window.process_outcomes()
         pipeline = window.pipeline
         acks = [(future.item[1], pipeline.full_ack(ack)) for future, ack in pipeline.acked]

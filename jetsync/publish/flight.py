@@ -1,15 +1,13 @@
 """
-The window of messages in flight that ``publish_many`` and ``Publisher`` build on.
+Messages on their way: ``publish_many`` and ``Publisher`` send with it.
 
-The window owns the reply subscription, the messages in flight, and the retries of messages that no
+A flight owns the reply subscription, the messages in flight, and the retries of messages that no
 stream took. It starts no threads and takes no locks; its owner does.
 
-``publish_many`` encodes blocks and writes them. A ``Publisher`` gets its messages one by one and
-stages them, because a write costs more than encoding a message. Both stage retries. With a lock per
-message, four threads are a fifth slower than one: the thread that gets the lock still has to wait
-for the GIL. So staging appends to a list, which needs no lock, and messages get their numbers when
-a block is written. Any thread may stage a message. The owner calls everything else. A ``Publisher``
-has the turn meanwhile, unless it waits for acks or plugins run.
+``publish_many`` encodes blocks and sends them. A ``Publisher`` gets its messages one by one, and
+its stage collects them, because a write costs more than encoding a message. Any thread may stage
+messages. The owner calls everything else. A ``Publisher`` has the turn meanwhile, unless it waits
+for acks or plugins run.
 """
 
 from __future__ import annotations
@@ -30,14 +28,15 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto.ack_runs import ack_taker
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
 from jetsync._proto.pipeline import Pipeline
-from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
+from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES, Encoder
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.retry import ask_retry, error_of, is_safe_to_retry
+from jetsync.publish.stage import Stage
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import OutboundMessage, payload_bytes, subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -60,6 +59,22 @@ CALL_INTERRUPTED: Final = "the call was interrupted"
 # Seconds between two attempts to find a connection for messages that wait for one.
 CONNECTION_POLL: Final = 0.05
 
+# The number of the first retry. No flight has as many messages, so the numbers of retries and of
+# messages never collide.
+FIRST_RETRY: Final = 1 << 40
+
+# The largest message that `Stage.stage` takes: bytes of headers and payload together. It bounds the
+# bytes that may be staged without a look at the limit.
+SMALL: Final = 4 * BLOCK_BYTES // BLOCK_MESSAGES
+
+# After these errors of a write, nothing was sent.
+_NOT_SENT: Final = (
+    errors.DisconnectedError,
+    errors.ConnectionLostError,
+    errors.ConnectionClosedError,
+    errors.CallInSignalHandlerError,
+)
+
 # A name of its own, because Python 3.11 needs 70 ns to read a member of an enum from its class.
 _OPEN: Final = LaneState.OPEN
 
@@ -69,9 +84,9 @@ def _retry_wait(value: Seconds) -> float:
 
 
 @attrs.frozen
-class WindowOptions:
+class FlightOptions:
     """
-    The options of one window.
+    The options of one flight.
     """
 
     # Seconds to wait for each ack, and for a connection.
@@ -102,8 +117,8 @@ class RetryEntry:
     The entry of a message that may be sent again, or was. It replaces the first entry.
     """
 
-    # The number of its first attempt, which is also its place in a report.
-    number: int
+    # Its place in a report: the number of its first attempt, counted from 0.
+    index: int
     entry: Any
     # When the first attempt failed or, if it timed out, when it was sent.
     began: float
@@ -112,8 +127,6 @@ class RetryEntry:
     error: Exception = attrs.field(init=False)
     # When it is sent again; infinite before that is decided, and if it is not.
     due: float = math.inf
-    # The encoded message.
-    encoded: Encoded | None = None
 
     @property
     def item(self) -> Any:
@@ -130,27 +143,28 @@ class RetryEntry:
     ) -> tuple[int, Any, Exception]:
         """Return an entry of ``failures`` for a message that is not sent again."""
         rule = self.outcome_of(cause, sent=sent)
-        return self.number, self.entry, error_of(rule, self.item, failure, 0.0)
+        return self.index, self.entry, error_of(rule, self.item, failure, 0.0)
 
 
-class Window:
+class Flight:
     """
     Send messages, match their acks and retry.
 
     An entry stands for a message in flight. The entries of ``publish_many`` are the items that it
     was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures. A message
-    whose first attempt failed has a :class:`RetryEntry`.
+    whose first attempt failed has a :class:`RetryEntry`. Messages have numbers from 1 on.
     """
 
     # Threads: the one of `publish_many`, or those that have the turn of the publisher. Any thread
-    # calls `stage`. The worker of a `Publisher` calls `wait`, `decide_retries` and `close` without
-    # the turn. The loop thread calls `box.find_messages`.
+    # calls `stage.stage` and `add`. The worker of a `Publisher` calls `wait`, `decide_retries` and
+    # `close` without the turn. The loop thread calls `box.find_messages`, and `stage.stop` when a
+    # connection is lost.
     # Locks: none of its own.
 
     def __init__(
         self,
         context: Context,
-        options: WindowOptions,
+        options: FlightOptions,
         *,
         keep_acks: bool,
         while_closing: bool = False,
@@ -162,8 +176,11 @@ class Window:
         self._probe = connection.probe
         inbox = connection.new_inbox().encode()
         self.prefix: bytes = inbox + b"."
-        self.box: Mailbox = Mailbox(
-            inbox + b".*", collect_denials=True, while_closing=while_closing
+        self.encoder: Encoder = Encoder(connection)
+        self.stage: Stage = Stage(self.encoder.targets, b"")
+        self.stage.begin(self.prefix)
+        self.box: FlightMailbox = FlightMailbox(
+            inbox + b".*", self.stage, while_closing=while_closing
         )
         self._listener = Listener(self._lane, self.box)
         refusals = self._refusals = connection.refusals
@@ -172,42 +189,33 @@ class Window:
             keep_acks=keep_acks,
             give_up=lambda entry: refusals.add(_subject(entry).encode()),
         )
-        # The staged messages that are being written, and the number of the first one. The mailbox
-        # refers to this list, too.
-        self._writing: list[tuple[list[Any], int]] = [([], 0)]
-        self.box.find_messages = partial(_find_messages, self._writing, self.pipeline.in_flight)
-        # The connection whose limits the encoder knows.
+        self.box.find_messages = partial(_find_messages, self.pipeline.in_flight)
+        # The connection whose limits the encoder knows, and the last message that was staged for an
+        # earlier server.
         self._epoch = connection.lane.epoch
-        self.encoder: Encoder = Encoder(connection)
-        self._plain = b""
+        self._stale = 0
         self._raised_ttls = RaisedTtls(context, later=True)
-        # Messages that failed, with their numbers and errors. The owner empties it.
+        # Messages that failed, with their places and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
         self.waiting: list[RetryEntry] = []
-        self._has_retried = False
-        # Messages without a number, oldest first.
-        self.staged: list[PublishFuture | RetryEntry] = []
-        # The number that the next staged message gets when it is written.
-        self.number: int = 0
-        # Their approximate size: it is too small if several threads stage at the same moment.
-        self.staged_bytes: int = 0
-        # Since when staged messages could not be written; 0 if they could.
+        # The number of the next retry.
+        self._next_retry = FIRST_RETRY
+        # The numbers and the size of the block that is written now. An interrupt leaves them.
+        self._writing: tuple[range, int] | None = None
+        # Since when messages could not be written; 0 if they could.
         self.stalled: float = 0.0
+        # Whether no more messages may be staged.
+        self.is_ended: bool = False
 
     @property
     def open_count(self) -> int:
         """How many messages have not ended."""
-        return len(self.pipeline.in_flight) + len(self.waiting) + len(self.staged)
-
-    @property
-    def room(self) -> int:
-        """How many staged messages may be sent now."""
-        return self.options.size - len(self.pipeline.in_flight) - len(self.waiting)
+        return len(self.pipeline.in_flight) + len(self.waiting) + self.stage.fresh
 
     def entries(self) -> list[Any]:
-        """Return the entries of the messages that have not ended."""
-        entries = [*self.pipeline.in_flight.values(), *self.waiting, *self.staged]
+        """Return the entries of the messages that are written or wait for their retry."""
+        entries = [*self.pipeline.in_flight.values(), *self.waiting]
         return [entry.entry if isinstance(entry, RetryEntry) else entry for entry in entries]
 
     def first_open(self, end: int) -> int:
@@ -215,9 +223,13 @@ class Window:
         in_flight = self.pipeline.in_flight
         if not self._has_retried and not self.waiting:
             # They are in the order of the iterable.
-            return next(iter(in_flight), end)
+            return next(iter(in_flight), end + 1) - 1
         found = [_index(number, entry) for number, entry in in_flight.items()]
-        return min([*found, *(_index(0, entry) for entry in (*self.waiting, *self.staged)), end])
+        return min([*found, *(entry.index for entry in self.waiting), end])
+
+    @property
+    def _has_retried(self) -> bool:
+        return self._next_retry > FIRST_RETRY
 
     def interrupted(self) -> list[tuple[int, Any, Exception]]:
         """Return the messages that have not ended as failures, for a call that ends early."""
@@ -225,18 +237,17 @@ class Window:
         for number, entry in self.pipeline.in_flight.items():
             retry = _retry_entry(entry, number, 0.0)
             *_, error = retry.failed(CALL_INTERRUPTED, Cause.INTERRUPTED, sent=True)
-            found.append((retry.number, retry.item, error))
+            found.append((retry.index, retry.item, error))
         # The error of the last attempt says whether one of these may be stored.
-        retries = [each for each in (*self.waiting, *self.staged) if isinstance(each, RetryEntry)]
-        return found + [(each.number, each.item, each.error) for each in retries]
+        return found + [(each.index, each.item, each.error) for each in self.waiting]
 
     @property
     def is_full(self) -> bool:
         """Whether no more bytes may be sent now. A block counts until all its messages ended."""
-        size = self.staged_bytes
+        size = self.pipeline.size + self.stage.size
         if self.waiting:
-            size += sum([_size(message) for message in self.waiting])
-        return self.pipeline.size + size >= self.options.max_bytes
+            size += sum([_size(message.item) for message in self.waiting])
+        return size >= self.options.max_bytes
 
     def open(self) -> None:
         """Subscribe to the acks now; :meth:`write` does it with the first block."""
@@ -248,7 +259,7 @@ class Window:
         self._forget_messages()
         self._listener.end()
 
-    def write(self, block: bytes, numbers: range) -> None:
+    def send(self, block: bytes, numbers: range) -> None:
         """
         Write the block of *numbers*, whose entries are in flight already.
 
@@ -260,20 +271,52 @@ class Window:
         try:
             while True:
                 try:
-                    subscribed = self._listener.line + block
-                    last = b"%b%d" % (self.prefix, numbers[-1])
-                    epoch = self._lane.write(subscribed, deadline, epoch=self._epoch, request=last)
-                    break
+                    self._write(block, numbers, deadline)
+                    return
                 except errors.ConnectionLostError:
                     if self._renew(self._lane.outbox.wait_open(deadline)):
                         block = self._encode_again(numbers)
         except (errors.DisconnectedError, errors.ConnectionClosedError) as error:
-            taken = self.pipeline.take_back(numbers)
-            self.failures += [(number, entry, error) for number, entry in taken]
+            self._fail(numbers, error)
+            raise
+
+    def _write(self, block: bytes, numbers: range, deadline: Deadline) -> None:
+        """
+        Write the block of *numbers* on the connection whose limits the encoder knows.
+
+        Raises: as for :meth:`Outbox.write`; nothing was sent.
+        """
+        self._end_write()
+        self._writing = numbers, len(block)
+        try:
+            self._lane.write(
+                self._listener.line + block,
+                deadline,
+                epoch=self._epoch,
+                while_closing=self.box.while_closing,
+                request=b"%b%d" % (self.prefix, numbers[-1]),
+            )
+        except _NOT_SENT:
+            self._writing = None
             raise
         self._listener.line = b""
-        due = time.monotonic() + self.options.ack_timeout
-        self.pipeline.sent(numbers, epoch, due, len(block))
+        self._end_write()
+
+    def _end_write(self) -> None:
+        """
+        Record that a block was written, unless nothing is written.
+
+        If Ctrl-C has interrupted a write, the lane ends the connection, and the server may have
+        received any part of the block. So the next step does this, and it may do it twice.
+        """
+        if self._writing is not None:
+            numbers, size = self._writing
+            due = time.monotonic() + self.options.ack_timeout
+            self.pipeline.sent(numbers, self._epoch, due, size)
+            if numbers.start < FIRST_RETRY:
+                self.stage.written()
+            self.stalled = 0.0
+            self._writing = None
 
     def _renew(self, epoch: int) -> bool:
         """
@@ -285,145 +328,99 @@ class Window:
         self._epoch = epoch
         if not self.encoder.renew():
             return False
-        self._check_staged()
+        # The next call of `permit` opens the stage for messages that the server accepts.
+        self.stage.stop()
+        self._stale = self.stage.last
         return True
 
     def _encode_again(self, numbers: range) -> bytes:
         """Encode the block of *numbers* again; fail the messages that cannot be sent any more."""
-        pipeline, pieces = self.pipeline, []
+        in_flight, pieces = self.pipeline.in_flight, []
         for number in numbers:
-            if number in pipeline.in_flight:
+            if number in in_flight:
                 try:
-                    pieces.append(
-                        self.encoder.frame(pipeline.in_flight[number], self.prefix, number)
-                    )
+                    item = _item(in_flight[number])
+                    pieces.append(self.encoder.frame(item, self.prefix, number))
                 except errors.JetSyncError as error:
-                    ((_, entry),) = pipeline.take_back((number,))
-                    self.failures.append((number, entry, error))
+                    self._fail([number], error)
         return b"".join(pieces)
 
-    # Messages that come one by one, and retries.
+    def _fail(self, numbers: Iterable[int], error: Exception) -> None:
+        """Fail messages that were not sent; their numbers are in flight."""
+        cause, _ = cause_of(error)
+        for number, entry in self.pipeline.take_back(numbers):
+            retry = _retry_entry(entry, number, 0.0)
+            self.failures.append(retry.failed(error, cause))
 
-    def stage(self, future: PublishFuture) -> bool:
+    # Messages that come one by one.
+
+    def add(self, future: PublishFuture) -> int:
         """
-        Check and stage a message; return False if there is no connection now. Any thread.
+        Check and stage a message of any size; return 0 if there is no connection now. Any thread.
 
         Raises: as for :meth:`Encoder.encode`; the message is not staged.
         """
         if self._lane.outbox.state is not _OPEN:
-            return False
-        item, encoder = future.item, self.encoder
-        # Plain pairs with a known subject are encoded when they are written.
-        if (
-            type(item) is tuple
-            and len(item) == 2
-            and type(item[1]) is bytes
-            and type(item[0]) is str
-            and item[0] in encoder.targets
-            and len(item[1]) <= encoder.limit
-        ):
-            self.staged_bytes += len(item[1])
-        else:
-            future.encoded = encoder.encode(item)
-            self.staged_bytes += _size(future)
-        self.staged.append(future)
-        return True
+            return 0
+        target, header, payload, _ = self.encoder.encode(future.item)
+        return self.stage.add(target, payload, header, future)
 
     def flush(self) -> None:
         """
-        Write the staged messages for which the window has room.
+        Write the staged messages, and let other threads stage more.
 
         Without a connection, or in a signal handler that cannot write, they stay staged.
         """
-        if not self.staged:
-            self.stalled = 0.0
-            # Threads count without the turn, so another one may have added to an old
-            # count.
-            self.staged_bytes = 0
-            return
-        while self.staged and (room := self.room) > 0:
-            if not self._write_staged(self.staged[: min(room, BLOCK_MESSAGES)]):
-                break
-        self.staged_bytes = sum([_size(future) for future in self.staged])
-
-    def _write_staged(self, chunk: list[PublishFuture | RetryEntry]) -> bool:
-        """Write the oldest staged messages; return whether to continue with the next ones."""
-        lane, block, epoch = self._lane, b"", self._epoch
-        first = self.number
-        try:
-            if epoch != lane.epoch and self._renew(lane.epoch):
-                return True
-            block = self._frames(chunk, first)
-            self._writing[0] = chunk, first
-            epoch = lane.write(
-                block,
-                NO_WAIT,
-                epoch=self._epoch,
-                while_closing=self.box.while_closing,
-                request=b"%b%d" % (self.prefix, first + len(chunk) - 1),
-            )
-            self._enter(chunk, first, epoch, len(block))
-        except (
-            errors.DisconnectedError,
-            errors.ConnectionLostError,
-            errors.ConnectionClosedError,
-            errors.CallInSignalHandlerError,
-        ):
-            self._writing[0] = [], 0
-            self.stalled = self.stalled or time.monotonic()
-            return False
-        except BaseException:
-            # Ctrl-C. If it interrupted the write, the lane ends the connection, and the server may
-            # have received any part of the block. So only the bookkeeping is repeated.
-            if block:
-                self._enter(chunk, first, epoch, len(block))
-            raise
-        self.stalled = 0.0
-        return True
-
-    def _frames(self, chunk: list[PublishFuture | RetryEntry], first: int) -> bytes:
-        encoder, prefix, frames = self.encoder, self.prefix, []
-        pub, targets = encoder.pub, encoder.targets
-        for number, future in enumerate(chunk, first):
-            encoded = future.encoded
-            if encoded is None:
-                subject, data = future.item
-                target = targets.get(subject) or subject.encode()
-                frames.append(pub % (target, prefix, number, len(data), data))
-            else:
-                frames.append(encoder.framed(encoded, prefix, number))
-        return b"".join(frames)
-
-    def _enter(
-        self, chunk: list[PublishFuture | RetryEntry], first: int, epoch: int, size: int
-    ) -> None:
-        """Record that the oldest staged messages were written on the connection *epoch*."""
-        if self.number != first:
-            return
-        numbers = range(first, first + len(chunk))
-        self.pipeline.enter(zip(numbers, chunk, strict=True))
-        if self.staged[:1] == chunk[:1]:
-            del self.staged[: len(chunk)]
-        self._writing[0] = [], 0
-        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
-        # This line comes last: if Ctrl-C arrives before it, the whole method is repeated.
-        self.number = numbers.stop
-
-    def _check_staged(self) -> None:
-        """Encode staged messages again; fail those that cannot be sent any more."""
-        for entry in self.staged[:]:
+        self._end_write()
+        stage = self.stage
+        self.permit()
+        block = self.pipeline.enter_staged(stage.take)
+        if block:
+            numbers = range(stage.done + 1, stage.done + stage.taken + 1)
+            if numbers.start <= self._stale:
+                block = self._encode_again(numbers)
             try:
-                entry.encoded = self.encoder.encode(entry.item)
-            except errors.JetSyncError as error:
-                self._fail_staged([entry], error)
+                self._write(block, numbers, NO_WAIT)
+            except _NOT_SENT:
+                self.stalled = self.stalled or time.monotonic()
 
-    def _fail_staged(self, entries: list[PublishFuture | RetryEntry], error: Exception) -> None:
-        """Fail staged messages; they were not sent."""
-        for entry in entries:
-            self.staged.remove(entry)
-            retry = _retry_entry(entry, self.number, 0.0)
+    def permit(self) -> None:
+        """Let other threads stage messages for which there is room."""
+        stage, options = self.stage, self.options
+        if self._epoch != self._lane.epoch:
+            self._renew(self._lane.epoch)
+        if not self._may_stage():
+            stage.stop()
+            return
+        room = options.max_bytes - self.pipeline.size - stage.size
+        room -= sum([_size(message.item) for message in self.waiting])
+        places = options.size - len(self.pipeline.in_flight) - len(self.waiting)
+        # The number of the last message that was taken, and so is in flight or has ended.
+        last = stage.done + stage.taken
+        stage.permit(last + min(places, room // SMALL), min(SMALL, self.encoder.limit))
+        if not self._may_stage():
+            # The connection was lost meanwhile.
+            stage.stop()
+
+    def _may_stage(self) -> bool:
+        is_open = self._lane.outbox.state is _OPEN and self.box.failure is None
+        return is_open and not self.is_ended
+
+    def end(self) -> None:
+        """Let no more messages be staged."""
+        self.is_ended = True
+        self.stage.stop()
+
+    def _fail_unsent(self, error: Exception) -> None:
+        """Fail the messages that could not be written."""
+        stage = self.stage
+        self.pipeline.enter_staged(stage.take)
+        self._fail(range(stage.done + 1, stage.done + stage.taken + 1), error)
+        stage.written()
+        soon = time.monotonic() + CONNECTION_POLL
+        for retry in [retry for retry in self.waiting if retry.due <= soon]:
+            self.waiting.remove(retry)
             self.failures.append(retry.failed(error, cause_of(error)[0]))
-            self.number += 1
         self.stalled = 0.0
 
     def _forget_messages(self) -> None:
@@ -434,14 +431,24 @@ class Window:
     def abandon(self, error: Exception) -> None:
         """End all messages after a bug in the owner; those that were sent may be stored."""
         self._forget_messages()
-        in_flight = [entry for _, entry in self.pipeline.take_back(list(self.pipeline.in_flight))]
-        # A write that was interrupted may have sent these.
-        sent = set(map(id, (*in_flight, *self._writing[0][0])))
-        for entry in [*in_flight, *self.waiting, *self.staged]:
-            retry = _retry_entry(entry, self.number, 0.0)
-            self.failures.append(retry.failed(error, Cause.INTERRUPTED, sent=id(entry) in sent))
-        self.waiting.clear()
-        self.staged.clear()
+        stage, pipeline = self.stage, self.pipeline
+        pipeline.enter_staged(stage.take)
+        if self._writing is None:
+            # Otherwise, a write that was interrupted may have sent these.
+            unsent = range(stage.done + 1, stage.done + stage.taken + 1)
+            self._fail_interrupted(pipeline.take_back(unsent), error, sent=False)
+        self._fail_interrupted(pipeline.take_back(list(pipeline.in_flight)), error, sent=True)
+        waiting, self.waiting = self.waiting, []
+        self._fail_interrupted([(0, retry) for retry in waiting], error, sent=False)
+        self._writing = None
+        stage.written()
+
+    def _fail_interrupted(
+        self, messages: Iterable[tuple[int, Any]], error: Exception, *, sent: bool
+    ) -> None:
+        for number, entry in messages:
+            retry = _retry_entry(entry, number, 0.0)
+            self.failures.append(retry.failed(error, Cause.INTERRUPTED, sent=sent))
 
     # Answers and retries.
 
@@ -450,7 +457,7 @@ class Window:
         due = self.pipeline.next_timeout()
         if self.waiting and (due is None or self.waiting[0].due < due):
             due = self.waiting[0].due
-        if self.stalled and self.staged:
+        if self.stalled and self.stage.count:
             poll = time.monotonic() + CONNECTION_POLL
             due = poll if due is None else min(due, poll)
         return due
@@ -479,6 +486,7 @@ class Window:
         The first step of :meth:`settle`. Returns the failed messages that :meth:`decide_retries`
         has to decide on.
         """
+        self._end_write()
         box, pipeline = self.box, self.pipeline
         box.interrupted = False
         # Read first, so that every ack that arrived before the loss is processed before the loss.
@@ -489,9 +497,9 @@ class Window:
         pipeline.receive(box.drain())
         if self.encoder.has_ttl:
             self._raised_ttls.check([_item(entry) for entry, _ in pipeline.acked])
-        if pipeline.plain != self._plain:
-            self._plain = pipeline.plain
-            box.express = ack_taker(box.push, self.prefix, self._listener.sid, self._plain)
+        if pipeline.plain != box.plain:
+            box.plain = pipeline.plain
+            box.express = ack_taker(box.push, self.prefix, self._listener.sid, box.plain)
         for numbers, denial in box.take_denials():
             pipeline.deny(numbers, denial)
         if lost:
@@ -499,21 +507,19 @@ class Window:
         if failure is not None:
             pipeline.lost(EVERY_EPOCH)
             waiting, self.waiting = self.waiting, []
-            self.failures += [(message.number, message.entry, message.error) for message in waiting]
+            self.failures += [(message.index, message.entry, message.error) for message in waiting]
         now = time.monotonic()
         pipeline.expire(now)
         if pipeline.failed or pipeline.refused:
             self._on_failed(now, lost)
         if self.waiting:
-            self._stage_retries(now)
-        if self.staged:
+            self._send_retries(now)
+        if self.stage.count:
             self.flush()
-            if failure is not None:
-                self._fail_staged(self.staged[:], failure)
-            elif self.stalled and self.stalled + self.options.ack_timeout <= now:
-                self._fail_staged(
-                    self.staged[:], errors.DisconnectedError(timeout=self.options.ack_timeout)
-                )
+        if failure is not None:
+            self._fail_unsent(failure)
+        elif self.stalled and self.stalled + self.options.ack_timeout <= now:
+            self._fail_unsent(errors.DisconnectedError(timeout=self.options.ack_timeout))
         return [message for message in self.waiting if message.due == math.inf]
 
     def take_acked(self) -> list[tuple[Any, PubAck | int]]:
@@ -567,7 +573,7 @@ class Window:
         ):
             self._add_retry(retry, error)
         else:
-            self.failures.append((retry.number, retry.entry, error))
+            self.failures.append((retry.index, retry.entry, error))
 
     def _add_retry(self, retry: RetryEntry, error: Exception) -> None:
         retry.attempts += 1
@@ -617,33 +623,68 @@ class Window:
         waiting: list[RetryEntry] = []
         for message in sorted(self.waiting, key=operator.attrgetter("due")):
             if message.due == math.inf or self.box.failure is not None:
-                self.failures.append((message.number, message.entry, message.error))
+                self.failures.append((message.index, message.entry, message.error))
             else:
                 waiting.append(message)
         self.waiting = waiting
 
-    def _stage_retries(self, now: float) -> None:
-        """Stage the messages whose retry is due, in front of the others."""
-        due: list[RetryEntry] = []
+    def _send_retries(self, now: float) -> None:
+        """Send the messages whose retry is due."""
+        pipeline, frames = self.pipeline, []
+        first = number = self._next_retry
         for message in [message for message in self.waiting if message.due <= now]:
-            self.waiting.remove(message)
             try:
-                message.encoded = self.encoder.encode(message.item)
+                frames.append(self.encoder.frame(message.item, self.prefix, number))
             except errors.JetSyncError as error:
                 self.failures.append(message.failed(error, Cause.INVALID))
             else:
-                due.append(message)
-        self.staged[:0] = due
-        self._has_retried = True
+                pipeline.enter([(number, message)])
+                number = self._next_retry = number + 1
+            self.waiting.remove(message)
+        if not frames:
+            return
+        numbers = range(first, number)
+        try:
+            if self._epoch != self._lane.epoch and self._renew(self._lane.epoch):
+                frames = [self._encode_again(numbers)]
+            self._write(b"".join(frames), numbers, NO_WAIT)
+        except _NOT_SENT:
+            self.stalled = self.stalled or now
+            unsent = [message for _, message in pipeline.take_back(numbers)]
+            for message in unsent:
+                message.due = now + CONNECTION_POLL
+            self.waiting[:0] = unsent
+
+
+class FlightMailbox(Mailbox):
+    """
+    The acks of one flight. Without a connection, no more messages are staged.
+    """
+
+    def __init__(self, interest: bytes, stage: Stage, *, while_closing: bool) -> None:
+        super().__init__(interest, collect_denials=True, while_closing=while_closing)
+        # How plain acks start for which `express` is set.
+        self.plain: bytes = b""
+        self._stage = stage
+
+    def lost(self, epoch: int) -> None:
+        """Record a lost connection, and have messages wait for the next one."""
+        self._stage.stop()
+        super().lost(epoch)
+
+    def fail(self, error: Exception) -> None:
+        """End every wait, and let no more messages be staged."""
+        self._stage.stop()
+        super().fail(error)
 
 
 def _retry_entry(entry: Any, number: int, began: float) -> RetryEntry:
-    return entry if isinstance(entry, RetryEntry) else RetryEntry(number, entry, began)
+    return entry if isinstance(entry, RetryEntry) else RetryEntry(number - 1, entry, began)
 
 
 def _index(number: int, entry: Any) -> int:
-    """Return the place of an entry in the iterable; its number, unless it was sent again."""
-    return entry.number if isinstance(entry, RetryEntry) else number
+    """Return the place of an entry in a report; its number, unless it was sent again."""
+    return entry.index if isinstance(entry, RetryEntry) else number - 1
 
 
 def _item(entry: Any) -> Any:
@@ -655,20 +696,12 @@ def _subject(entry: Any) -> str:
     return subject_of(_item(entry))
 
 
-def _find_messages(
-    writing: list[tuple[list[Any], int]], in_flight: Mapping[int, Any], subject: bytes
-) -> list[int]:
+def _find_messages(in_flight: Mapping[int, Any], subject: bytes) -> list[int]:
     """Return the numbers of the messages to *subject* that wait for acks; any thread."""
     name = subject.decode()
-    # In this order: messages move from one to the other.
-    entries = dict(enumerate(*writing[0]))
-    entries.update(dict(in_flight))
-    return [number for number, entry in entries.items() if _subject(entry) == name]
+    return [number for number, entry in dict(in_flight).items() if _subject(entry) == name]
 
 
-def _size(entry: PublishFuture | RetryEntry) -> int:
-    """Return how many bytes of a message are sent, without the subject."""
-    if entry.encoded is not None:
-        return len(entry.encoded[1]) + len(entry.encoded[2])
-    item = entry.item
+def _size(item: Any) -> int:
+    """Return how many bytes of a message are sent, without the subject and the headers."""
     return len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
