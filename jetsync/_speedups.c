@@ -9,7 +9,7 @@
  *
  * - No state but the base classes and that of a Stage, no threads, no waits, no locks but
  *   HOLD_FIELDS. The only callbacks are comparisons of keys in dictionaries, `push` and `express` of
- *   a subscription in `cut`, `push` in `take_acks`, the user's iterator in `encode_pairs`, the
+ *   a subscription in `cut`, `push` in `take_acks`, the user's iterator in `Stage.extend`, the
  *   iterator and the finalizers of messages in `end_acks`, `names.__contains__`, the iterator of the
  *   runs and their attributes in `columns`, `bounds.tobytes` in `columns` and `stored_of_run`, the
  *   methods of a message in `take_acker`, and those of a consumption and of the parts of `_quick` in
@@ -1077,7 +1077,7 @@ static PyType_Spec taking_spec = {
     taking_slots,
 };
 
-/* ---- encode_pairs: the frames of plain messages ------------------------------------------------ */
+/* ---- The frames of messages -------------------------------------------------------------------- */
 
 /* The digits of a number that is not negative. */
 typedef struct {
@@ -1103,35 +1103,9 @@ digits_of(const Digits *written)
     return span;
 }
 
-/* Join parts to a bytes object. */
-static PyObject *
-join(const Span *parts, int count)
-{
-    PyObject *joined;
-    Py_ssize_t size = 0;
-    char *at;
-    int i;
-    for (i = 0; i < count; i++) {
-        if (parts[i].size > PY_SSIZE_T_MAX - size) {
-            return PyErr_NoMemory();
-        }
-        size += parts[i].size;
-    }
-    joined = PyBytes_FromStringAndSize(NULL, size);
-    if (joined == NULL) {
-        return NULL;
-    }
-    at = PyBytes_AsString(joined);
-    for (i = 0; i < count; i++) { /* The sizes add up to that of `joined`. */
-        memcpy(at, parts[i].at, (size_t)parts[i].size);
-        at += parts[i].size;
-    }
-    return joined;
-}
-
-/* What all frames of a call of `encode_pairs` have in common. */
+/* What all frames of a call have in common. */
 typedef struct {
-    PyObject *targets, *shared_headers;
+    PyObject *targets;
     Span prefix, suffix, block;
     int64_t limit;
 } Form;
@@ -1198,43 +1172,6 @@ write_frame(Frame *frame, const Form *form, Span subject, int64_t number, Span d
     frame->count = count;
 }
 
-/* Return the frame of a plain pair. */
-static PyObject *
-frame_of(const Form *form, PyObject *target, int64_t number, Span data)
-{
-    Span subject;
-    Frame frame;
-    if (as_span(target, &subject) < 0) {
-        return NULL;
-    }
-    write_frame(&frame, form, subject, number, data);
-    return join(frame.parts, frame.count);
-}
-
-/* Note in the dictionary `in_flight` that `item`, a pair, is the message `number`. */
-static int
-note_in_flight(const Form *form, PyObject *in_flight, int64_t number, PyObject *item)
-{
-    PyObject *key, *entry;
-    int failed;
-    if (form->shared_headers == Py_None) {
-        entry = item;
-        Py_INCREF(entry);
-    }
-    else {
-        entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1),
-                             form->shared_headers);
-        if (entry == NULL) {
-            return -1;
-        }
-    }
-    key = PyLong_FromLongLong(number);
-    failed = key == NULL ? -1 : PyDict_SetItem(in_flight, key, entry);
-    Py_XDECREF(key);
-    Py_DECREF(entry);
-    return failed;
-}
-
 static int
 read_integer(PyObject *object, int64_t *read)
 {
@@ -1258,72 +1195,6 @@ read_count(PyObject *object, const char *name, int64_t *read)
         return -1;
     }
     return 0;
-}
-
-PyDoc_STRVAR(encode_pairs_doc,
-"encode_pairs(items, frames, in_flight, targets, prefix, suffix, block, shared_headers, number,\n"
-"             last, size, most_bytes, limit, /)\n--\n\n"
-"Encode items up to the first one that is no plain pair; see the twin in\n"
-"`jetsync/publish/encode.py`.");
-
-static PyObject *
-encode_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
-{
-    PyObject *items, *frames, *in_flight, *item;
-    Form form;
-    int64_t number, last, size, most_bytes;
-    if (check_count("encode_pairs", count, 13) < 0) {
-        return NULL;
-    }
-    items = args[0], frames = args[1], in_flight = args[2];
-    form.targets = args[3];
-    form.shared_headers = args[7];
-    if (as_span(args[4], &form.prefix) < 0 || as_span(args[5], &form.suffix) < 0 ||
-        as_span(args[6], &form.block) < 0 || read_count(args[8], "number", &number) < 0 ||
-        read_integer(args[9], &last) < 0 || read_count(args[10], "size", &size) < 0 ||
-        read_count(args[11], "most_bytes", &most_bytes) < 0 ||
-        read_integer(args[12], &form.limit) < 0) {
-        return NULL;
-    }
-    if (!PyIter_Check(items)) {
-        /* PyIter_Next would crash. */
-        PyErr_SetString(PyExc_TypeError, "items must be an iterator");
-        return NULL;
-    }
-    /* The iterator runs the caller's code. Everything that was encoded before is in `frames` and
-     * `in_flight`, so an exception from it loses nothing. */
-    while ((item = PyIter_Next(items)) != NULL) {
-        PyObject *target, *frame;
-        Span data;
-        int failed;
-        if (read_pair(&form, item, &target, &data) < 0) {
-            Py_DECREF(item);
-            return NULL;
-        }
-        if (target == NULL) {
-            return Py_BuildValue("(OLLN)", Py_None, number, size, item);
-        }
-        frame = frame_of(&form, target, number, data);
-        Py_DECREF(target);
-        failed = frame == NULL ||
-                 (in_flight != Py_None && note_in_flight(&form, in_flight, number, item) < 0) ||
-                 PyList_Append(frames, frame) < 0;
-        Py_XDECREF(frame);
-        Py_DECREF(item);
-        if (failed) {
-            return NULL;
-        }
-        /* `size` was at most MOST_COUNT, and the sizes of two objects in memory are far smaller. */
-        size += form.block.size + data.size;
-        if (number == last || size >= most_bytes) {
-            return Py_BuildValue("(OLLO)", Py_False, number, size, Py_None);
-        }
-        number++;
-    }
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    return Py_BuildValue("(OLLO)", Py_True, number, size, Py_None);
 }
 
 /* ---- columns: a page as buffers for Arrow ------------------------------------------------------ */
@@ -2249,7 +2120,7 @@ count_frame(Stage *stage, Py_ssize_t size, PyObject *entry)
 static int
 add_frame(Stage *stage, Span subject, Span header, Span data, PyObject *entry)
 {
-    Form form = {NULL, NULL, {"", 0}, {"", 0}, header, 0};
+    Form form = {NULL, {"", 0}, {"", 0}, header, 0};
     Frame frame;
     Py_ssize_t before = stage->frames.size;
     int i;
@@ -2351,6 +2222,70 @@ stage_add(PyObject *self, PyObject *const *args, Py_ssize_t count)
     number = stage->last;
     LET_FIELDS_GO();
     return failed < 0 ? NULL : PyLong_FromLongLong(number);
+}
+
+PyDoc_STRVAR(stage_extend_doc,
+"extend($self, items, last, most_bytes, limit, block, shared_headers, /)\n--\n\n"
+"Append plain pairs, up to the first item that is none; see the twin in\n"
+"`jetsync/publish/stage.py`.");
+
+static PyObject *
+stage_extend(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    PyObject *item;
+    Form form = {stage->targets, {"", 0}, {"", 0}, {"", 0}, 0};
+    int64_t last, most_bytes;
+    if (check_count("extend", count, 6) < 0 || read_integer(args[1], &last) < 0 ||
+        read_integer(args[2], &most_bytes) < 0 || read_integer(args[3], &form.limit) < 0 ||
+        as_span(args[4], &form.block) < 0) {
+        return NULL;
+    }
+    if (!PyIter_Check(args[0])) {
+        /* PyIter_Next would crash. */
+        PyErr_SetString(PyExc_TypeError, "items must be an iterator");
+        return NULL;
+    }
+    /* The iterator runs the caller's code, so the fields are not held. An exception from it loses
+     * nothing. */
+    while ((item = PyIter_Next(args[0])) != NULL) {
+        PyObject *target, *entry = item;
+        Span subject, data;
+        int failed, is_full = 0;
+        if (read_pair(&form, item, &target, &data) < 0) {
+            Py_DECREF(item);
+            return NULL;
+        }
+        if (target == NULL) {
+            return Py_BuildValue("(ON)", Py_None, item);
+        }
+        if (args[5] == Py_None) {
+            Py_INCREF(entry);
+        }
+        else {
+            entry = PyTuple_Pack(3, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), args[5]);
+        }
+        failed = entry == NULL || as_span(target, &subject) < 0;
+        if (!failed) {
+            HOLD_FIELDS(self);
+            failed = add_frame(stage, subject, form.block, data, entry) < 0;
+            is_full = stage->last >= last || stage->size >= most_bytes;
+            LET_FIELDS_GO();
+        }
+        Py_DECREF(target);
+        Py_XDECREF(entry);
+        Py_DECREF(item);
+        if (failed) {
+            return NULL;
+        }
+        if (is_full) {
+            return Py_BuildValue("(OO)", Py_False, Py_None);
+        }
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return Py_BuildValue("(OO)", Py_True, Py_None);
 }
 
 PyDoc_STRVAR(stage_append_doc,
@@ -2586,6 +2521,7 @@ static PyMethodDef stage_methods[] = {
     STAGE_METHOD(stage, METH_FASTCALL),
     STAGE_METHOD(add, METH_FASTCALL),
     STAGE_METHOD(append, METH_O),
+    STAGE_METHOD(extend, METH_FASTCALL),
     STAGE_METHOD(allow, METH_FASTCALL),
     STAGE_METHOD(permit, METH_FASTCALL),
     STAGE_METHOD(close, METH_NOARGS),
@@ -3123,7 +3059,6 @@ static PyMethodDef functions[] = {
     FAST(take_page),
     FAST(plain_maker),
     FAST(stored_of_run),
-    FAST(encode_pairs),
     FAST(columns),
     FAST(ack_taker),
     FAST(end_acks),

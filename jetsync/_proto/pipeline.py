@@ -108,13 +108,9 @@ class Pipeline(Generic[Item]):
         give_up: Callable[[Item], object] | None = None,
     ) -> None:
         self.tally: Final = Tally()
-        # The messages in flight, by their numbers: one dictionary with three names. Other code
-        # reads it as `in_flight`. Only an encoder also writes to it, as `writable_in_flight`: it
-        # adds each message that it encodes. Copying them from another dictionary would cost 6 % of
-        # the CPU of `publish_many`.
+        # The messages in flight, by their numbers. Other code only reads it, as `in_flight`.
         self._in_flight: dict[int, Item] = {}
         self.in_flight: Final[Mapping[int, Item]] = self._in_flight
-        self.writable_in_flight: Final[dict[int, Item]] = self._in_flight
         self._failed: list[tuple[int, Item, Exception | None]] = []
         # Messages that failed. None means a lost or late ack: the outcome is unknown.
         self.failed: Final[Sequence[tuple[int, Item, Exception | None]]] = self._failed

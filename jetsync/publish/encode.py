@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jetsync._base.speedups import with_twin
 from jetsync._proto.frames import check_subject
 from jetsync.errors import JetSyncError
 from jetsync.values.headers import SharedHeaders, encode_headers
@@ -24,9 +23,10 @@ from jetsync.values.server_versions import require_message
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jetsync._io.connection import Connection
+    from jetsync.publish.stage import Stage
     from jetsync.values.outbound import OutboundMessage
 
 Encoded: TypeAlias = "tuple[bytes, bytes, bytes, Sequence[tuple[str, str]]]"
@@ -56,8 +56,8 @@ class Encoder:
     """
 
     __slots__ = (
-        "_check", "_connection", "_hpub", "_suffix", "_version",
-        "forgotten", "has_ttl", "limit", "pub", "targets",
+        "_check", "_connection", "_hpub", "_pub", "_version",
+        "forgotten", "has_ttl", "limit", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -67,13 +67,12 @@ class Encoder:
         check: Callable[[str], None] | None = None,
     ) -> None:
         self._connection = connection
-        self._suffix = suffix
         self._check = check
         server = connection.server
         self.limit: int = server.max_payload
         self._version = server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
-        self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
+        self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         # Whether a message with a time-to-live was encoded.
         self.has_ttl: bool = False
@@ -137,77 +136,62 @@ class Encoder:
 
         Raises: as for :meth:`encode`.
         """
-        return self.framed(self.encode(item), prefix, number)
-
-    def framed(self, encoded: Encoded, prefix: bytes, number: int) -> bytes:
-        """Return the frame of an encoded message; see :meth:`frame`."""
-        target, header, payload, _ = encoded
+        target, header, payload, _ = self.encode(item)
         size = len(payload)
         if not header:
-            return self.pub % (target, prefix, number, size, payload)
+            return self._pub % (target, prefix, number, size, payload)
         length = len(header)
         return self._hpub % (target, prefix, number, length, length + size, header, payload)
 
-    def frames(
+    def fill(
         self,
-        items: Iterable[Any],
-        frames: list[bytes],
-        prefix: bytes,
-        number: int,
+        stage: Stage,
+        items: Iterator[Any],
+        last: int,
         *,
-        in_flight: dict[int, Any] | None = None,
         failures: list[tuple[int, Any, Exception]] | None = None,
         shared_headers: SharedHeaders | None = None,
         prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
-        most: int = BLOCK_MESSAGES,
     ) -> bool:
         """
-        Append the frames of *items* to *frames*, up to one block.
+        Append *items* to a closed stage, up to one block.
 
         Args:
-            items: The messages.
-            frames: Receives one frame for each item that is taken.
-            prefix: As for :meth:`frame`.
-            number: The number of the first item.
-            in_flight: Receives the items by their numbers, such as the dictionary of a pipeline.
-            failures: Receives the number, the item and the error of each message that cannot be
-                sent. Its frame is empty. If *failures* is None, the first error is raised.
+            stage: The stage, which has the known subjects of this encoder.
+            items: The messages, which become the entries.
+            last: The number of the last one to take.
+            failures: Receives the place, counted from 0, the item and the error of each message
+                that cannot be sent. Its frame is empty. If *failures* is None, the first error is
+                raised.
             shared_headers: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
-            most: The most items to take.
 
         Returns:
             Whether *items* is exhausted.
         """
-        targets = self.targets if prepare is None else {}
-        header_block = b"" if shared_headers is None else shared_headers.block
-        limit, last, size = self.limit - len(header_block), number + most - 1, 0
-        items = iter(items)
+        block = b"" if shared_headers is None else shared_headers.block
+        # No pair is plain if plugins prepare it.
+        limit = self.limit - len(block) if prepare is None else -1
         while True:
-            is_exhausted, number, size, item = encode_pairs(
-                items, frames, in_flight, targets, prefix, self._suffix, header_block,
-                shared_headers,
-                number, last, size, BLOCK_BYTES, limit,
-            )  # fmt: skip
+            is_exhausted, item = stage.extend(
+                items, last, BLOCK_BYTES, limit, block, shared_headers
+            )
             if is_exhausted is not None:
                 return is_exhausted
-            frame = b""
             try:
                 final = item if shared_headers is None else with_shared(item, shared_headers)
                 if prepare is not None:
                     final = prepare(coerce_outbound(final))
-                frame = self.frame(final, prefix, number)
-                if in_flight is not None:
-                    in_flight[number] = final
+                target, header, payload, _ = self.encode(final)
             except JetSyncError as error:
                 if failures is None:
                     raise
-                failures.append((number, item, error))
-            frames.append(frame)
-            size += len(frame)
-            if number == last or size >= BLOCK_BYTES:
+                failures.append((stage.last, item, error))
+                stage.append(b"")
+            else:
+                stage.add(target, payload, header, final)
+            if stage.last >= last or stage.size >= BLOCK_BYTES:
                 return False
-            number += 1
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)
@@ -220,76 +204,6 @@ class Encoder:
             self.targets.clear()
         self.targets[subject] = target
         return target
-
-
-@with_twin
-def encode_pairs(  # noqa: PLR0917 - a call per block; keywords would need more code in C.
-    items: Iterator[Any],
-    frames: list[bytes],
-    in_flight: dict[int, Any] | None,
-    targets: Mapping[str, bytes],
-    prefix: bytes,
-    suffix: bytes,
-    block: bytes,
-    shared_headers: SharedHeaders | None,
-    number: int,
-    last: int,
-    size: int,
-    most_bytes: int,
-    limit: int,
-) -> tuple[bool | None, int, int, Any]:
-    """
-    Append the frames of *items* to *frames*, up to the first item that is not a plain pair.
-
-    A plain pair has a known subject, and bytes as its payload.
-
-    Args:
-        items: The messages.
-        frames: Receives one frame for each item that is taken.
-        in_flight: Receives the items by their numbers; with *shared_headers* as a third part, if
-            they are given.
-        targets: The known subjects.
-        prefix: The start of the reply subjects, which the number follows.
-        suffix: The end of the reply subjects.
-        block: The header block of all frames; empty for frames without headers.
-        shared_headers: The headers in *block*.
-        number: The number of the first item; not negative.
-        last: The number of the last one to take.
-        size: The bytes that the block of frames has already, without what precedes the headers.
-        most_bytes: Stop when it has as many.
-        limit: The bytes of the largest payload.
-
-    Returns:
-        Whether *items* is exhausted; False if the block is full, and None if an item is returned.
-        Then the number of the next frame, except after a full block, the bytes, and the item.
-    """
-    if block:
-        pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
-            suffix, len(block), block.replace(b"%", b"%%"),
-        )  # fmt: skip
-    else:
-        pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-    # One look-up per item, because another thread that encodes may drop the known subjects.
-    length, append, known = len(block), frames.append, targets.get
-    for item in items:
-        if type(item) is tuple and len(item) == 2:
-            subject, data = item
-            if type(data) is bytes and type(subject) is str:
-                target, payload_size = known(subject), len(data)
-                if target is not None and payload_size <= limit:
-                    if in_flight is not None:
-                        in_flight[number] = (
-                            item if shared_headers is None else (subject, data, shared_headers)
-                        )
-                    payload_size += length
-                    append(pub % (target, prefix, number, payload_size, data))
-                    size += payload_size
-                    if number == last or size >= most_bytes:
-                        return False, number, size, None
-                    number += 1
-                    continue
-        return None, number, size, item
-    return True, number, size, None
 
 
 def encode_message_headers(

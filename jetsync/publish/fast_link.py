@@ -181,28 +181,27 @@ class FastLink:
         """Send the first of *items* in one write, and return how many were sent."""
         engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
-        pieces: list[bytes] = []
         invalid: errors.JetSyncError | None = None
         if self.stage.count:
             # As in `add`.
             self._write(b"", 0, deadline)
-        if engine.phase is Phase.OPEN:
-            # Encoded before there is room, while the server still has messages to store.
-            try:
-                most = min(engine.window, BLOCK_MESSAGES)
-                self.stream.encoder.frames(items, pieces, engine.prefix, ledger.sent + 1, most=most)
-            except errors.JetSyncError as error:
-                invalid = error
-        room = self._make_room(len(pieces) or 1, deadline)
+        room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
         if not room:
             self._start(items[0], deadline)
             return 1
-        count = min(room, len(pieces))
+        block, before = Stage(self.stream.encoder.targets, SUFFIX[OP_APPEND]), ledger.sent
+        block.begin(engine.prefix)
+        block.allow(before, 0, 0)
+        try:
+            self.stream.encoder.fill(block, iter(items), before + room)
+        except errors.JetSyncError as error:
+            invalid = error
+        count = block.count
         if count:
             engine.claim(count, time.monotonic(), subject_of(items[count - 1]))
-            if not self._write(b"".join(pieces[:count]), count, deadline):
+            if not self._write(block.take(), count, deadline):
                 return 0
-        if invalid is not None and count == len(pieces):
+        if invalid is not None:
             # The messages before it were sent, as if each had been added by itself.
             raise invalid
         return count

@@ -259,26 +259,33 @@ class Flight:
         self._forget_messages()
         self._listener.end()
 
-    def send(self, block: bytes, numbers: range) -> None:
+    def send(self) -> None:
         """
-        Write the block of *numbers*, whose entries are in flight already.
+        Write the staged messages, and wait for a connection if there is none.
 
         Raises:
-            DisconnectedError, ConnectionClosedError: Nothing was sent; all messages of the block
-                have failed with this error.
+            DisconnectedError, ConnectionClosedError: Nothing was sent; all these messages have
+                failed with this error.
         """
+        stage = self.stage
         deadline = Deadline.after(self.options.ack_timeout)
+        block = self.pipeline.enter_staged(stage.take)
+        numbers = range(stage.done + 1, stage.done + stage.taken + 1)
         try:
-            while True:
+            while block:
                 try:
                     self._write(block, numbers, deadline)
-                    return
+                    break
                 except errors.ConnectionLostError:
                     if self._renew(self._lane.outbox.wait_open(deadline)):
                         block = self._encode_again(numbers)
         except (errors.DisconnectedError, errors.ConnectionClosedError) as error:
             self._fail(numbers, error)
             raise
+        finally:
+            stage.written()
+            # It stays closed, and forgets what was written.
+            stage.permit(0, 0)
 
     def _write(self, block: bytes, numbers: range, deadline: Deadline) -> None:
         """

@@ -44,8 +44,6 @@ class BulkPublish:
         self._on_ack = on_ack
         self._flight = Flight(context, options, keep_acks=on_ack is not None)
         self._hooks = BulkHooks(context.plugins)
-        # How many messages were read from the iterable.
-        self._count = 0
         # The first error of ``on_ack``.
         self._callback_error: Exception | None = None
         # The error that this call raises if messages have failed.
@@ -121,7 +119,9 @@ class BulkPublish:
             for number, item, error in failed.values()
         ]
         return flight.pipeline.tally.report(
-            failures, exhausted=self._exhausted, resume_at=min(self._ended, *failed, self._count)
+            failures,
+            exhausted=self._exhausted,
+            resume_at=min(self._ended, *failed, flight.stage.last),
         )
 
     def _send_all(self, source: Iterator[Any]) -> None:
@@ -146,28 +146,18 @@ class BulkPublish:
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
         flight, hooks = self._flight, self._hooks
-        first = self._count + 1
-        frames: list[bytes] = []
-        invalid: list[tuple[int, Any, Exception]] = []
         try:
-            return flight.encoder.frames(
+            return flight.encoder.fill(
+                flight.stage,
                 source,
-                frames,
-                flight.prefix,
-                first,
-                in_flight=flight.pipeline.writable_in_flight,
-                failures=invalid,
+                flight.stage.last + most,
+                failures=flight.failures,
                 shared_headers=hooks.shared_headers,
                 prepare=hooks.prepare,
-                most=most,
             )
         finally:
             # Also if the source raised: the messages that it gave before are published.
-            self._count += len(frames)
-            flight.failures += [(number - 1, item, error) for number, item, error in invalid]
-            block = b"".join(frames)
-            if block:
-                flight.send(block, range(first, self._count + 1))
+            flight.send()
 
     def _wait(self) -> bool:
         """
@@ -198,7 +188,7 @@ class BulkPublish:
         if self._hooks.reports is not None and self._note_failures():
             self._hooks.reports.send()
         if not interrupted:
-            self._ended = flight.first_open(self._count)
+            self._ended = flight.first_open(flight.stage.last)
             self._settling = False
 
     def _note_failures(self) -> bool:

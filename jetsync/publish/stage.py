@@ -16,8 +16,10 @@ from jetsync._base.speedups import with_twin
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
+
+    from jetsync.values.headers import SharedHeaders
 
 # A block of an atomic batch is written at this many messages, and a block of larger ones at this
 # many bytes.
@@ -207,6 +209,49 @@ class Stage:
         """Append the frame of the next message, which has its number; the stage is closed."""
         self._frames.append((None, frame))
         self.size += len(frame)
+
+    def extend(  # noqa: PLR0917 - a call per block; keywords would need more code in C.
+        self,
+        items: Iterator[Any],
+        last: int,
+        most_bytes: int,
+        limit: int,
+        block: bytes,
+        shared_headers: SharedHeaders | None,
+        /,
+    ) -> tuple[bool | None, Any]:
+        """
+        Append messages up to the first item that is not a plain pair; the stage is closed.
+
+        A plain pair has a known subject, and bytes as its payload. It is the entry of its message.
+
+        Args:
+            items: The messages.
+            last: The number of the last message to append.
+            most_bytes: Stop when the stage has as many bytes.
+            limit: The bytes of the largest payload.
+            block: The header block of all frames; empty for frames without headers.
+            shared_headers: The headers in *block*, which become a third part of the entries.
+
+        Returns:
+            Whether *items* is exhausted; False if the stage is full, and None if an item is
+            returned. Then the item.
+        """
+        # One look-up per item, because another thread that encodes may drop the known subjects.
+        known = self._targets.get
+        for item in items:
+            if type(item) is tuple and len(item) == 2:
+                subject, data = item
+                if type(data) is bytes and type(subject) is str:
+                    target = known(subject)
+                    if target is not None and len(data) <= limit:
+                        entry = item if shared_headers is None else (*item, shared_headers)
+                        number = self._add(target, data, block, entry)
+                        if number >= last or self.size >= most_bytes:
+                            return False, None
+                        continue
+            return None, item
+        return True, None
 
     def allow(self, last: int, places: int, small: int, /) -> None:
         """

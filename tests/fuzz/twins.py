@@ -682,7 +682,7 @@ DATA: Final = [b"", b"x", b"hello", b"100%", b"\r\n", b"z" * 300]
 
 
 class Encode:
-    """``encode_pairs`` on all kinds of items, and what it leaves in the iterator."""
+    """``Stage.extend`` on all kinds of items, and what it leaves in the iterator."""
 
     def draw(self, rng: random.Random) -> Any:
         items: list[Any] = []
@@ -698,22 +698,22 @@ class Encode:
             # What the iterator does at its end, and once before.
             rng.choice([None, None, None, RefusedError("no item"), "clears", "appends"]),
             rng.randrange(6),
-            rng.random() < 0.5,
             rng.choice([b"_INBOX.r.", b"", b"%d."]),
             rng.choice([b"", b".s"]),
-            SHARED_HEADERS.block if shared_headers else b"",
-            SHARED_HEADERS if shared_headers else None,
             number,
             number + rng.choice([-1, 0, 1, 2, 5, 100]),
-            rng.choice([0, 0, 5, 1000]),
             rng.choice([0, 10, 400, 1 << 17]),
             rng.choice([-1, 0, 5, 299, 1 << 20]),
+            SHARED_HEADERS.block if shared_headers else b"",
+            SHARED_HEADERS if shared_headers else None,
         )
 
     def run(self, functions: Functions, drawn: Any) -> Any:
-        items, act, place, notes, *rest = drawn
-        in_flight = {3: "before"} if notes else None
-        made, targets = [b"before"], dict(TARGETS)
+        items, act, place, prefix, suffix, number, *rest = drawn
+        in_flight, targets = {3: "before"}, dict(TARGETS)
+        stage = functions["Stage"](targets, suffix)
+        stage.begin(prefix)
+        stage.allow(number, 0, 0)
 
         def iterate() -> Iterator[Any]:
             for index, item in enumerate(items):
@@ -723,16 +723,17 @@ class Encode:
                     if act == "clears":
                         targets.clear()
                     else:
-                        made.append(b"another")
+                        stage.append(b"another")
                         targets["unknown"] = b"unknown"
                 yield item
 
         iterator = iter(items) if act is None else iterate()
-        found = outcome(functions["encode_pairs"], iterator, made, in_flight, targets, *rest)
-        if isinstance(found, tuple) and len(found) == 4:
+        found = outcome(stage.extend, iterator, *rest)
+        if isinstance(found, tuple) and len(found) == 2:
             # True, False or None, and not an equal number. The very item, and not an equal one.
-            found = (*found, type(found[0]), id(found[3]))
-        return found, made, in_flight, targets, outcome(list, iterator)
+            found = (*found, type(found[0]), id(found[1]))
+        state = stage.last, stage.count, stage.size, stage.places, stage.take(in_flight)
+        return found, state, in_flight, targets, outcome(list, iterator)
 
 
 # ---- Acks of messages that are published ---------------------------------------------------------

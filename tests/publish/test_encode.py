@@ -16,6 +16,7 @@ from jetsync.errors import (
     MaxPayloadError,
 )
 from jetsync.publish import encode as _encode
+from jetsync.publish import stage as _stage
 from jetsync.publish.encode import Encoder
 from jetsync.values.headers import SharedHeaders
 from jetsync.values.outbound import Expect, OutboundMessage, with_shared
@@ -223,6 +224,14 @@ class TestParts:
         assert asked == ["a", "b", "b"]
 
 
+def opened(encoder, last=0, suffix=b""):
+    """Return a closed stage with the subjects of an encoder."""
+    stage = _stage.Stage(encoder.targets, suffix)
+    stage.begin(PREFIX)
+    stage.allow(last, 0, 0)
+    return stage
+
+
 class TestBlock:
     def test_a_block_ends_with_enough_messages_or_bytes(self, connection):
         """A block ends with enough messages, with enough bytes, or when no message is left."""
@@ -233,36 +242,35 @@ class TestBlock:
             ([("a", b"")] * 5, 9, 5, True),
             ([("a", b"x" * (100 << 10))] * 5, 9, 2, False),
         ):
-            frames = []
-            assert encoder.frames(items, frames, PREFIX, 1, most=most) is over
-            assert len(frames) == count
+            stage = opened(encoder)
+            assert encoder.fill(stage, iter(items), most) is over
+            assert stage.last == count
 
     def test_an_invalid_message_is_a_failure_with_an_empty_frame(self, connection):
         """An invalid message has an empty frame and a failure, or ends the block."""
         encoder = Encoder(connection, b".s")
         items = [("a", b""), ("a b", b""), ("a", b"1")]
-        frames, failures, in_flight = [], [], {}
-        assert encoder.frames(items, frames, PREFIX, 4, in_flight=in_flight, failures=failures)
-        assert frames[0] == b"PUB a _INBOX.r.4.s 0\r\n\r\n"
-        assert frames[1:] == [b"", b"PUB a _INBOX.r.6.s 1\r\n1\r\n"]
-        ((number, item, error),) = failures
-        assert (number, item, type(error)) == (5, ("a b", b""), InvalidSubjectError)
-        assert list(in_flight) == [4, 6]
-        frames.clear()
+        failures, in_flight = [], {}
+        stage = opened(encoder, 3, b".s")
+        assert encoder.fill(stage, iter(items), 9, failures=failures)
+        first = b"PUB a _INBOX.r.4.s 0\r\n\r\n"
+        assert stage.take(in_flight) == first + b"PUB a _INBOX.r.6.s 1\r\n1\r\n"
+        ((place, item, error),) = failures
+        assert (place, item, type(error)) == (4, ("a b", b""), InvalidSubjectError)
+        assert in_flight == {4: ("a", b""), 6: ("a", b"1")}
+        stage = opened(encoder, 3, b".s")
         with pytest.raises(InvalidSubjectError):
-            encoder.frames(items, frames, PREFIX, 4)
-        assert len(frames) == 1
+            encoder.fill(stage, iter(items), 9)
+        assert stage.take() == first
 
     def test_the_message_that_a_plugin_returns_is_encoded(self, connection):
         """A plugin's hook sees each message, and the returned message is sent."""
         encoder = Encoder(connection)
-        frames, in_flight = [], {}
+        stage, in_flight = opened(encoder), {}
         items = [("a", b"1"), ("a", b"2")]
         changed = OutboundMessage("b", b"3")
-        encoder.frames(
-            items, frames, PREFIX, 1, in_flight=in_flight, prepare=lambda message: changed
-        )
-        assert frames[1] == b"PUB b _INBOX.r.2 1\r\n3\r\n"
+        encoder.fill(stage, iter(items), 9, prepare=lambda message: changed)
+        assert stage.take(in_flight).endswith(b"PUB b _INBOX.r.2 1\r\n3\r\n")
         assert in_flight == {1: changed, 2: changed}
 
 
@@ -289,13 +297,11 @@ class TestSharedHeaders:
         """Pairs in a block get the shared headers, whether their subject is known or not."""
         encoder = Encoder(connection)
         expected = [encoder.frame(("a.b", b"x", self.SHARED), PREFIX, n) for n in (7, 8)]
-        frames, in_flight = [], {}
+        stage, in_flight = opened(encoder, 6), {}
         items = [("a.b", b"x")] * 2
         encoder.targets.clear()
-        assert encoder.frames(
-            items, frames, PREFIX, 7, in_flight=in_flight, shared_headers=self.SHARED
-        )
-        assert frames == expected
+        assert encoder.fill(stage, iter(items), 9, shared_headers=self.SHARED)
+        assert stage.take(in_flight) == b"".join(expected)
         assert in_flight == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
     def test_shared_headers_count_towards_the_size(self, connection):
@@ -306,7 +312,7 @@ class TestSharedHeaders:
             encoder.frame(item, PREFIX, 7)
         encoder.frame(("a.b", b""), PREFIX, 7)
         with pytest.raises(MaxPayloadError):
-            encoder.frames([item[:2]], [], PREFIX, 7, shared_headers=self.SHARED)
+            encoder.fill(opened(encoder), iter([item[:2]]), 9, shared_headers=self.SHARED)
 
     def test_with_those_of_a_message(self):
         """A message keeps its own headers and is not changed; a pair needs no copy."""
@@ -345,14 +351,11 @@ class TestSharedHeaders:
 @pytest.mark.parametrize("known", [False, True])
 def test_plugins_prepare_each_message(connection, known):
     """Plugins also get the pairs whose subject is known."""
-    encoder, frames = Encoder(connection), []
+    encoder = Encoder(connection)
     if known:
         encoder.frame(("a", b""), PREFIX, 1)
-    assert encoder.frames(
-        [("a", b"1"), ("a", b"2")],
-        frames,
-        PREFIX,
-        1,
-        prepare=lambda message: attrs.evolve(message, data=message.data * 2),
+    stage, items = opened(encoder), iter([("a", b"1"), ("a", b"2")])
+    assert encoder.fill(
+        stage, items, 9, prepare=lambda message: attrs.evolve(message, data=message.data * 2)
     )
-    assert [frame.split(b"\r\n")[1] for frame in frames] == [b"11", b"22"]
+    assert stage.take().split(b"\r\n")[1::2] == [b"11", b"22"]

@@ -606,17 +606,13 @@ class TestFailures:
         """
         window = window(size=8, ack_timeout=20.0)
         items = [("a.b", b"1"), ("a.b", b"x" * 200), ("a.b", b"2")]
-        window.pipeline.enter(enumerate(items, 1))
-        block = b"".join(
-            window.encoder.frame(item, window.prefix, number)
-            for number, item in enumerate(items, 1)
-        )
+        futures = [stage(window, item) for item in items]
         lane.lose()
         window.encoder._connection.server.max_payload = 100
         lane.reconnect()
-        window.send(block, range(1, 4))
-        ((number, item, error),) = window.failures
-        assert (number, item, type(error)) == (1, items[1], jetsync.MaxPayloadError)
+        window.send()
+        ((place, future, error),) = window.failures
+        assert (place, future, type(error)) == (1, futures[1], jetsync.MaxPayloadError)
         assert lane.payloads == [b"1", b"2"]
         assert list(window.pipeline.in_flight) == [1, 3]
 

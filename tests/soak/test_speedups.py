@@ -148,7 +148,7 @@ def making(*last):
 
 
 def encoding(*last, shared_headers=None, fails=False):
-    """Return a call of ``encode_pairs``, with another item at its end, or an error."""
+    """Return a call of ``Stage.extend``, with another item at its end, or an error."""
     item = ("a", b"data")
     block = b"" if shared_headers is None else b"NATS/1.0\r\nA: b\r\n\r\n"
 
@@ -159,10 +159,12 @@ def encoding(*last, shared_headers=None, fails=False):
         yield from last
 
     def call():
-        COMPILED["encode_pairs"](
-            iterate(), [], {}, TARGETS, b"p.", b".s", block, shared_headers,
-            1, 1 << 40, 0, 1 << 40, 1000,
-        )  # fmt: skip
+        stage = COMPILED["Stage"](TARGETS, b".s")
+        stage.begin(b"p.")
+        try:
+            stage.extend(iterate(), 1 << 40, 1 << 40, 1000, block, shared_headers)
+        finally:
+            stage.take({})
 
     return call, [item, *item, *last, TARGETS, TARGETS["a"], block, SHARED_HEADERS]
 
@@ -219,11 +221,11 @@ def calls():
         "columns bounds raise": tabling(bounds=Refusing()),
         "plain_maker": making(),
         "plain_maker no frame": making(()),
-        "encode_pairs": encoding(),
-        "encode_pairs shared": encoding(shared_headers=SHARED_HEADERS),
-        "encode_pairs unknown": encoding(("unknown", b"x"), shared_headers=SHARED_HEADERS),
-        "encode_pairs other": encoding(["a", b"x"]),
-        "encode_pairs raises": encoding(fails=True),
+        "extend": encoding(),
+        "extend shared": encoding(shared_headers=SHARED_HEADERS),
+        "extend unknown": encoding(("unknown", b"x"), shared_headers=SHARED_HEADERS),
+        "extend other": encoding(["a", b"x"]),
+        "extend raises": encoding(fails=True),
         "ack_taker": taking(ACKS),
         "ack_taker part": taking(ACKS[:-1]),
         "ack_taker other": taking(ACKS + ACKS.replace(b"{", b"[")),
