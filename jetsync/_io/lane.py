@@ -276,7 +276,7 @@ class Lane:
         self.forked = True
         self.reader.after_fork()
         self.outbox.after_fork()
-        # A fast publisher stages no message after this wake-up. Its next call raises.
+        # Publishers stage no message after this wake-up. Their next calls raise.
         for receiver in self.subscriptions.receivers():
             receiver.failure = receiver.failure or self.outbox.reason
             receiver.wake()

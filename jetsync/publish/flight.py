@@ -679,10 +679,12 @@ class FlightMailbox(Mailbox):
         self._stage.stop()
         super().lost(epoch)
 
-    def fail(self, error: Exception) -> None:
-        """End every wait, and let no more messages be staged."""
-        self._stage.stop()
-        super().fail(error)
+    def wake(self) -> None:
+        """Wake the waiting thread; after a failure, let no more messages be staged."""
+        # A fork sets the failure without a call of `fail`.
+        if self.failure is not None:
+            self._stage.stop()
+        self.signal.set()
 
 
 def _retry_entry(entry: Any, number: int, began: float) -> RetryEntry:

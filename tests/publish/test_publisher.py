@@ -360,6 +360,28 @@ class TestStaging:
         assert publisher.publish("a.b", b"1").result(20).sequence == 1
         assert lane.payloads == [b"0", b"1"]
 
+    @pytest.mark.parametrize("forks", [True, False])
+    def test_a_message_after_the_end_of_the_connection(self, lane, window, forks):
+        """
+        No message is staged after a loss or a fork, until the owner has looked.
+        """
+        window = window(ack_timeout=20.0)
+        stage(window, ("a.b", b"1"))
+        window.flush()
+        assert window.stage.stage("a.b", b"2", b"", PublishFuture(None, ("a.b", b"2"))) == 2
+        if forks:
+            # As `Lane.after_fork` does.
+            lane.state = LaneState.CLOSED
+            window.box.failure = jetsync.ForkedProcessError()
+            window.box.wake()
+        else:
+            lane.lose()
+        assert window.stage.stage("a.b", b"3") == 0
+        window.permit()
+        assert window.stage.stage("a.b", b"3") == 0
+        assert window.add(PublishFuture(None, ("a.b", b"3"))) == 0
+        assert window.open_count == 2
+
     def test_no_more_than_the_window_is_in_flight(self, lane, make):
         """
         A message beyond the window is sent when there is room.
