@@ -2289,21 +2289,21 @@ stage_extend(PyObject *self, PyObject *const *args, Py_ssize_t count)
 }
 
 PyDoc_STRVAR(stage_append_doc,
-"append($self, frame, /)\n--\n\nAppend the frame of the next message.");
+"append($self, frame, entry=None, /)\n--\n\nAppend the frame of the next message.");
 
 static PyObject *
-stage_append(PyObject *self, PyObject *frame)
+stage_append(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Stage *stage = (Stage *)self;
     Span bytes;
     int failed;
-    if (as_span(frame, &bytes) < 0) {
+    if ((count != 1 && check_count("append", count, 2) < 0) || as_span(args[0], &bytes) < 0) {
         return NULL;
     }
     HOLD_FIELDS(self);
     failed = make_entry_room(stage) < 0 ? -1 : append(&stage->frames, bytes.at, bytes.size);
     if (failed == 0) {
-        count_frame(stage, bytes.size, NULL);
+        count_frame(stage, bytes.size, count > 1 ? as_entry(args[1]) : NULL);
     }
     LET_FIELDS_GO();
     if (failed < 0) {
@@ -2520,7 +2520,7 @@ static PyMethodDef stage_methods[] = {
     STAGE_METHOD(begin_in_headers, METH_O),
     STAGE_METHOD(stage, METH_FASTCALL),
     STAGE_METHOD(add, METH_FASTCALL),
-    STAGE_METHOD(append, METH_O),
+    STAGE_METHOD(append, METH_FASTCALL),
     STAGE_METHOD(extend, METH_FASTCALL),
     STAGE_METHOD(allow, METH_FASTCALL),
     STAGE_METHOD(permit, METH_FASTCALL),

@@ -147,6 +147,7 @@ class Encoder:
         self,
         stage: Stage,
         items: Iterator[Any],
+        prefix: bytes,
         last: int,
         *,
         failures: list[tuple[int, Any, Exception]] | None = None,
@@ -159,6 +160,7 @@ class Encoder:
         Args:
             stage: The stage, which has the known subjects of this encoder.
             items: The messages, which become the entries.
+            prefix: The start of the reply subjects, as in the stage.
             last: The number of the last one to take.
             failures: Receives the place, counted from 0, the item and the error of each message
                 that cannot be sent. Its frame is empty. If *failures* is None, the first error is
@@ -182,14 +184,14 @@ class Encoder:
                 final = item if shared_headers is None else with_shared(item, shared_headers)
                 if prepare is not None:
                     final = prepare(coerce_outbound(final))
-                target, header, payload, _ = self.encode(final)
+                frame = self.frame(final, prefix, stage.last + 1)
             except JetSyncError as error:
                 if failures is None:
                     raise
                 failures.append((stage.last, item, error))
                 stage.append(b"")
             else:
-                stage.add(target, payload, header, final)
+                stage.append(frame, final)
             if stage.last >= last or stage.size >= BLOCK_BYTES:
                 return False
 

@@ -193,7 +193,7 @@ class FastLink:
         block.begin(engine.prefix)
         block.allow(before, 0, 0)
         try:
-            self.stream.encoder.fill(block, iter(items), before + room)
+            self.stream.encoder.fill(block, iter(items), engine.prefix, before + room)
         except errors.JetSyncError as error:
             invalid = error
         count = block.count

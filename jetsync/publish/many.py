@@ -150,6 +150,7 @@ class BulkPublish:
             return flight.encoder.fill(
                 flight.stage,
                 source,
+                flight.prefix,
                 flight.stage.last + most,
                 failures=flight.failures,
                 shared_headers=hooks.shared_headers,

@@ -205,9 +205,9 @@ class Stage:
         self.size += size
         return number
 
-    def append(self, frame: bytes, /) -> None:
+    def append(self, frame: bytes, entry: object = None, /) -> None:
         """Append the frame of the next message, which has its number; the stage is closed."""
-        self._frames.append((None, frame))
+        self._frames.append((entry, frame))
         self.size += len(frame)
 
     def extend(  # noqa: PLR0917 - a call per block; keywords would need more code in C.

@@ -505,8 +505,8 @@ class TestStage:
         ("name", "arguments"),
         [
             ("begin", (None,)), ("begin_in_headers", ("x",)), ("append", (None,)),
-            ("append", ("x",)), ("stage", ()), ("stage", ("a",)),
-            ("stage", ("a", b"x", b"", None, 1)),
+            ("append", ("x",)), ("append", ()), ("append", (b"x", 1, 2)),
+            ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", None, 1)),
             ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1)),
             ("allow", (-1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1)), ("allow", (None, 1, 1)),
             ("allow", (0, None, 1)), ("allow", (0, 1, 1.5)), ("allow", (0, 1 << 63, 1)),

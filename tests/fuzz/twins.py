@@ -900,7 +900,8 @@ class Staged:
                 small = rng.choice([-1, 0, 1, 5, 100, 100, 5000])
                 steps.append(("allow", rng.choice(LASTS), rng.choice([-1, 0, 1, 2, 9, 99]), small))
             elif draw < 0.8:
-                steps.append(("append", rng.choice(PAYLOADS)))
+                entry = rng.choice([[], [None], ["appended"]])
+                steps.append(("append", rng.choice(PAYLOADS), *entry))
             elif draw < 0.81:
                 begin = rng.choice(["begin", "begin_in_headers"])
                 steps.append((begin, rng.choice(REPLIES)))

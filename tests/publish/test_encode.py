@@ -243,7 +243,7 @@ class TestBlock:
             ([("a", b"x" * (100 << 10))] * 5, 9, 2, False),
         ):
             stage = opened(encoder)
-            assert encoder.fill(stage, iter(items), most) is over
+            assert encoder.fill(stage, iter(items), PREFIX, most) is over
             assert stage.last == count
 
     def test_an_invalid_message_is_a_failure_with_an_empty_frame(self, connection):
@@ -252,7 +252,7 @@ class TestBlock:
         items = [("a", b""), ("a b", b""), ("a", b"1")]
         failures, in_flight = [], {}
         stage = opened(encoder, 3, b".s")
-        assert encoder.fill(stage, iter(items), 9, failures=failures)
+        assert encoder.fill(stage, iter(items), PREFIX, 9, failures=failures)
         first = b"PUB a _INBOX.r.4.s 0\r\n\r\n"
         assert stage.take(in_flight) == first + b"PUB a _INBOX.r.6.s 1\r\n1\r\n"
         ((place, item, error),) = failures
@@ -260,8 +260,17 @@ class TestBlock:
         assert in_flight == {4: ("a", b""), 6: ("a", b"1")}
         stage = opened(encoder, 3, b".s")
         with pytest.raises(InvalidSubjectError):
-            encoder.fill(stage, iter(items), 9)
+            encoder.fill(stage, iter(items), PREFIX, 9)
         assert stage.take() == first
+
+    def test_a_stage_that_is_stopped(self, connection):
+        """A loss of the connection, which stops the stage, leaves out no message of the block."""
+        encoder, in_flight = Encoder(connection), {}
+        stage, items = opened(encoder), [("a", b"1"), ("a", b"2"), ("a", b"3", {"A": "1"})]
+        stage.stop()
+        assert encoder.fill(stage, iter(items), PREFIX, 9)
+        assert stage.take(in_flight).count(b"PUB a _INBOX.r.") == 3
+        assert list(in_flight) == [1, 2, 3]
 
     def test_the_message_that_a_plugin_returns_is_encoded(self, connection):
         """A plugin's hook sees each message, and the returned message is sent."""
@@ -269,7 +278,7 @@ class TestBlock:
         stage, in_flight = opened(encoder), {}
         items = [("a", b"1"), ("a", b"2")]
         changed = OutboundMessage("b", b"3")
-        encoder.fill(stage, iter(items), 9, prepare=lambda message: changed)
+        encoder.fill(stage, iter(items), PREFIX, 9, prepare=lambda message: changed)
         assert stage.take(in_flight).endswith(b"PUB b _INBOX.r.2 1\r\n3\r\n")
         assert in_flight == {1: changed, 2: changed}
 
@@ -300,7 +309,7 @@ class TestSharedHeaders:
         stage, in_flight = opened(encoder, 6), {}
         items = [("a.b", b"x")] * 2
         encoder.targets.clear()
-        assert encoder.fill(stage, iter(items), 9, shared_headers=self.SHARED)
+        assert encoder.fill(stage, iter(items), PREFIX, 9, shared_headers=self.SHARED)
         assert stage.take(in_flight) == b"".join(expected)
         assert in_flight == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
@@ -312,7 +321,7 @@ class TestSharedHeaders:
             encoder.frame(item, PREFIX, 7)
         encoder.frame(("a.b", b""), PREFIX, 7)
         with pytest.raises(MaxPayloadError):
-            encoder.fill(opened(encoder), iter([item[:2]]), 9, shared_headers=self.SHARED)
+            encoder.fill(opened(encoder), iter([item[:2]]), PREFIX, 9, shared_headers=self.SHARED)
 
     def test_with_those_of_a_message(self):
         """A message keeps its own headers and is not changed; a pair needs no copy."""
@@ -356,6 +365,10 @@ def test_plugins_prepare_each_message(connection, known):
         encoder.frame(("a", b""), PREFIX, 1)
     stage, items = opened(encoder), iter([("a", b"1"), ("a", b"2")])
     assert encoder.fill(
-        stage, items, 9, prepare=lambda message: attrs.evolve(message, data=message.data * 2)
+        stage,
+        items,
+        PREFIX,
+        9,
+        prepare=lambda message: attrs.evolve(message, data=message.data * 2),
     )
     assert stage.take().split(b"\r\n")[1::2] == [b"11", b"22"]
