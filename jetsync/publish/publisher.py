@@ -171,7 +171,6 @@ class Publisher:
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
         self._lane = context.lane
-        self._options = options
         self._on_report = on_report
         flight = self._flight = Flight(context, options, keep_acks=True, while_closing=True)
         pipeline = flight.pipeline
@@ -239,7 +238,7 @@ class Publisher:
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"
-        return f"<Publisher {state} pending={self.pending} of {self._options.size}>"
+        return f"<Publisher {state} pending={self.pending} of {self._flight.options.size}>"
 
     def __enter__(self) -> Self:
         return self
@@ -328,7 +327,7 @@ class Publisher:
                 break
             self._lane.check()
             # Wait without the turn, because the worker needs it for the messages in flight.
-            deadline = deadline or Deadline.after(self._options.ack_timeout)
+            deadline = deadline or Deadline.after(self._flight.options.ack_timeout)
             self._lane.outbox.wait_open(deadline)
             self._in_turn(flight.permit)
         # As in `publish`.
@@ -438,7 +437,7 @@ class Publisher:
 
     def _has_room(self) -> bool:
         flight = self._flight
-        return flight.open_count < self._options.size and not flight.is_full
+        return flight.open_count < self._flight.options.size and not flight.is_full
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
@@ -680,7 +679,7 @@ class Publisher:
             for number, future, _ in failures:
                 self._keep_failure(number, future)
         self._counters.failed += len(failures)
-        size = self._options.size
+        size = self._flight.options.size
         if flight.open_count <= size - max(min(BLOCK_MESSAGES, size) // 2, 1):
             self._room.notify()
         self._ended.notify()

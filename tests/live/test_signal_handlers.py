@@ -1157,7 +1157,7 @@ class TestOtherThreads:
             js = client.jetstream(timeout=5)
             stream = js.create_stream(unique, subjects=[unique], storage="memory")
             publisher = js.publisher()
-            free, stage, stopped = threading.Event(), publisher._window.stage, threading.Event()
+            free, add, stopped = threading.Event(), publisher._flight.add, threading.Event()
 
             def hold():
                 with publisher._turn._lock:
@@ -1165,13 +1165,13 @@ class TestOtherThreads:
                     stopped.set()
                     free.wait(10)
 
-            def stage_as_it_closes(future):
-                assert stage(future)
+            def add_as_it_closes(future):
+                number = add(future)
                 closing.append(pool.submit(hold))
-                return stopped.wait(10)
+                return number if stopped.wait(10) else 0
 
             closing = []
-            publisher._window.stage = stage_as_it_closes
+            publisher._flight.add = add_as_it_closes
             with no_hang("the handler"), connection_of(client).lane.outbox.write_lock:
                 future = publisher.publish(unique)
             free.set()

@@ -530,7 +530,7 @@ class TestClose:
             # The message has no stream yet, and is sent again long after the cut.
             publisher = js.publisher(ack_timeout=60, retry_wait=4)
             future = publisher.publish(f"{unique}.a", b"")
-            eventually(lambda: publisher._window.waiting)
+            eventually(lambda: publisher._flight.waiting)
             memory_stream(other.jetstream(), unique)
             closing = pool.submit(client.close, timeout=60)
             # Without a connection, it would not wait for the publisher.
