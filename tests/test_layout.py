@@ -31,7 +31,7 @@ COVERED_BY = {
     "proto/test_direct.py": "_proto/direct_last",
     "live/api/test_streams.py": "_api/messages jetstream stream",
     "live/api/test_consumers.py": "consume/consumer",
-    "live/consume/test_consumption.py": "consume/core consume/pull_feed consume/target",
+    "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_push.py": "consume/feed",
     "live/consume/test_ordered.py": "consume/ordered_reads consume/ordered_source",
     "live/test_client.py": "consume/subscription",

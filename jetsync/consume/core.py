@@ -31,8 +31,7 @@ from jetsync._hooks.errors import PluginError
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
-from jetsync.consume.inbox import ConsumerKeeper, take_inbox
-from jetsync.consume.pull_feed import PullFeed
+from jetsync.consume.pull_feed import ConsumerKeeper, PullFeed, take_feed
 from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
 
@@ -101,9 +100,9 @@ class ConsumptionCore:
             self.feed = push = PushFeed(target, options)
             self.engine = push.engine
         else:
-            inbox = take_inbox(target)
-            self.engine = ConsumeEngine(inbox.engine, options, target.pins, order=order)
-            self.feed = PullFeed(target, inbox, self.engine, name="consume")
+            self.feed = pulling = take_feed(target)
+            self.engine = ConsumeEngine(pulling.pulls, options, target.pins, order=order)
+            pulling.begin(target, self.engine)
             if options.inactive_threshold is not None:
                 self._keeper = ConsumerKeeper(
                     target, options.priorities, options.inactive_threshold

@@ -1,5 +1,8 @@
 """
 The common part of the feeds: a feed sends what its engine asks for, and receives what that brings.
+
+If a feed ends while messages may still arrive, it naks them. So the server redelivers them at once,
+and not only after the consumer's ``ack_wait``.
 """
 
 from __future__ import annotations
@@ -11,19 +14,81 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
+from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._io.outbox import LaneState
 from jetsync._proto.buffered import Buffered
+from jetsync._proto.pull import message_size
 
 if TYPE_CHECKING:
-    from jetsync._io.mailbox import Mailbox
+    from collections.abc import Callable, Iterable
+
+    from jetsync._io.lane import Lane
+    from jetsync._io.mailbox import Listener
     from jetsync.consume.target import PullTarget
+    from jetsync.values.frame import Frame
 
 # Longest wait for a connection, in seconds, before the reader checks for the end again.
 CONNECTION_WAIT: Final = 0.1
 
+# Seconds for which an abandoned mailbox still gives back messages that arrive.
+LATE_MESSAGES: Final = 5.0
+
+# How many frames may wait in a mailbox, and how many bytes may arrive, before it looks which of
+# them were asked for. Both are above what one read of the socket returns.
+SIFTED_FRAMES: Final = 4096
+SIFTED_BYTES: Final = 16 << 20
+
 E = TypeVar("E", bound=Buffered)
 
 _logger = get_logger("jetsync.consume")
+
+
+class SiftedMailbox(Mailbox):
+    """
+    The frames of a consumer that no thread has received yet.
+
+    If more than :data:`SIFTED_FRAMES` frames or :data:`SIFTED_BYTES` bytes wait, it drops those
+    that are not wanted. So a flood does not fill the memory while the program is busy.
+
+    Threads: the one that reads the socket pushes and wakes. The owner takes.
+    Locks: none; the queues change by single calls into C.
+
+    Args:
+        interest: The subject that is subscribed to.
+        sift: Returns the wanted ones of some frames; the thread that reads calls it.
+        lane: The lane that the frames arrive on.
+    """
+
+    def __init__(
+        self, interest: bytes, sift: Callable[[list[Frame]], list[Frame]], lane: Lane
+    ) -> None:
+        super().__init__(interest, collect_denials=True)
+        self._choose = sift
+        self._lane = lane
+        # Sifted if more frames wait, or once the connection has received more bytes in all.
+        self._most_frames = SIFTED_FRAMES
+        self._most_bytes = lane.bytes_in + SIFTED_BYTES
+
+    def wake(self) -> None:
+        """Drop what is not wanted if too much waits, and wake the thread."""
+        if len(self.frames) > self._most_frames or self._lane.bytes_in > self._most_bytes:
+            self.sift()
+        self.signal.set()
+
+    def sift(self) -> None:
+        """Drop what is not wanted; only the thread that reads."""
+        arrived: list[Frame] = []
+        # From the right, because the owner may take from the left at the same time.
+        with contextlib.suppress(IndexError):
+            while True:
+                arrived.append(self.frames.pop())
+        arrived.reverse()
+        kept = self._choose(arrived)
+        self.frames.extend(kept)
+        # Doubled, so that wanted frames are not sifted again and again.
+        self._most_frames = max(SIFTED_FRAMES, 2 * len(kept))
+        size = sum(map(message_size, kept))
+        self._most_bytes = self._lane.bytes_in + max(SIFTED_BYTES, size)
 
 
 class Feed(ABC, Generic[E]):
@@ -38,16 +103,21 @@ class Feed(ABC, Generic[E]):
     Locks: none; the owner lets in one thread at a time.
 
     Args:
-        target: The consumer.
-        engine: Decides what to send, and what the answers mean.
+        lane: Where it sends.
         box: The mailbox of the messages and of all answers.
     """
 
-    def __init__(self, target: PullTarget, engine: E, box: Mailbox) -> None:
-        self.target = target
-        self.lane = target.lane
-        self.engine: Final = engine
+    # The consumer, and what decides what to send and what the answers mean. Set by :meth:`begin`.
+    target: PullTarget
+    engine: E
+
+    def __init__(self, lane: Lane, box: Mailbox) -> None:
+        self.lane: Final = lane
         self.box: Final = box
+
+    def begin(self, target: PullTarget, engine: E) -> None:
+        """Begin to serve *engine*, which reads from the consumer *target*."""
+        self.target, self.engine = target, engine
         # How often the connection was lost.
         self.losses: int = 0
         # Whether nothing can be sent at the moment.
@@ -127,3 +197,24 @@ class Feed(ABC, Generic[E]):
             silent_for=round(silent_for, 3),
         )
         target.report_silence(heartbeat, silent_for)
+
+
+def abandon(
+    box: Mailbox,
+    listener: Listener,
+    unused: Iterable[Frame],
+    give: Callable[[Iterable[Frame]], None],
+) -> None:
+    """
+    Unsubscribe and call *give* with *unused* and with all frames that still arrive; never waits.
+
+    *give* must not refer to the owner of the mailbox.
+    """
+    arrived = box.frames
+    # The reading thread calls it after it has added frames. So each frame is found, either here or
+    # by that thread.
+    box.wake = lambda: give(take_all(arrived))  # type: ignore[method-assign]
+    # Unsubscribed before the naks: the server would redeliver the messages to this very client.
+    listener.end(grace=LATE_MESSAGES)
+    give(unused)
+    box.wake()

@@ -32,8 +32,7 @@ from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import LaneState
 from jetsync._proto.fetch import FetchEngine
 from jetsync.consume.acks import acknowledge_all
-from jetsync.consume.inbox import take_inbox
-from jetsync.consume.pull_feed import PullFeed
+from jetsync.consume.pull_feed import PullFeed, take_feed
 from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
@@ -105,9 +104,9 @@ class Fetch:
         self._entered: Entered | None = None
         now = time.monotonic()
         self._send_until = Deadline(now + wait, wait)
-        inbox = take_inbox(target)
+        feed = take_feed(target)
         self._engine = FetchEngine(
-            inbox.engine,
+            feed.pulls,
             request,
             target.pins,
             now=now,
@@ -116,14 +115,15 @@ class Fetch:
             acked=target.wants_acks,
             order=order,
         )
+        feed.begin(target, self._engine)
         # None once no more messages can arrive.
-        self.feed: PullFeed | None = PullFeed(target, inbox, self._engine)
+        self.feed: PullFeed | None = feed
         if target.context.plugins.enter_fetch is not None:
             self._entered = target.enter(name, request, wait)
         try:
             if self.connection.stopping:
                 self._engine.drain()
-            elif not self.feed.pull(request):
+            elif not feed.pull(request):
                 # The pull expires with the time that is left once there is a connection.
                 while self._engine.is_due:
                     self._wait_for_connection()

@@ -26,7 +26,7 @@ from jetsync._proto.pull import message_size
 from jetsync._proto.pull_size import rest_of
 from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.fetch import Fetch
-from jetsync.consume.inbox import empty_pull
+from jetsync.consume.pull_feed import empty_pull
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:

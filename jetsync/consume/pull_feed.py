@@ -1,87 +1,100 @@
 """
 The feed of a pull consumer: it sends pulls, and receives what they bring.
+
+Servers send the answers to a pull to its reply subject. Each feed has one subscription for all its
+pulls. A consumer keeps the feeds that are idle, and lends one to each fetch, so a fetch costs one
+write and no subscription of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT
 from jetsync._base.log import get_logger
-from jetsync._io.mailbox import take_all
+from jetsync._io.mailbox import Listener, take_all
 from jetsync._proto import frames
-from jetsync._proto.consume import ConsumeEngine
-from jetsync.consume.feed import Feed
+from jetsync._proto.fetch import FetchEngine
+from jetsync._proto.origin import Origin
+from jetsync._proto.pull import NO_PRIORITIES, PullEngine, PullRequest
+from jetsync._proto.pulling import Pulling
+from jetsync.consume.acks import give_back
+from jetsync.consume.feed import Feed, SiftedMailbox, abandon
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetsync._hooks.calls import Entered
-    from jetsync._proto.fetch import FetchEngine
-    from jetsync._proto.pull import PullRequest
-    from jetsync.consume.inbox import PullInbox
+    from jetsync._proto.pull import Priorities
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
 # After this many refused pulls in a row, a warning is logged: the server may refuse all later ones.
 REFUSALS_WARNED: Final = 5
 
+# The shortest pause between two pulls that keep a consumer, in seconds.
+SHORTEST_KEEP: Final = 0.05
+
 _logger = get_logger("jetsync.consume")
 
 
-class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
+class PullFeed(Feed[Pulling]):
     """
-    The pulls of one fetch or consumption.
+    The pulls of one fetch or consumption, and the subscription that they are answered on.
 
     Threads: as for :class:`Feed`.
     Locks: none; the iteration of the batch or the reading turn of the consumption protects it.
 
     Args:
         target: The consumer.
-        inbox: What pulls are answered on; a fetch returns it to the pool.
-        engine: What decides.
-        name: The public method that pulls, if plugins wrap each pull. They wrap a fetch as a whole.
     """
 
-    def __init__(
-        self,
-        target: PullTarget,
-        inbox: PullInbox,
-        engine: ConsumeEngine | FetchEngine,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(target, engine, inbox.box)
-        self._inbox = inbox
-        self._enters = name if target.context.plugins.enter_fetch is not None else None
+    def __init__(self, target: PullTarget) -> None:
+        context = target.context
+        self.pulls: Final = PullEngine(
+            context.connection.new_inbox().encode(), Origin(target.stream, target.consumer)
+        )
+        box = SiftedMailbox(self.pulls.prefix + b"*", self.pulls.sift, context.lane)
+        super().__init__(context.lane, box)
+        context.connection.pull_boxes.add(box)
+        # The SUB line is sent with the first pull.
+        self._listener = Listener(self.lane, box)
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self.entered: dict[bytes, Entered] = {}
 
     def end(self, *, closing: bool, unused: Iterable[Frame] = ()) -> None:
         """
-        Send no more pulls, return the inbox or unsubscribe, and nak what will not be taken.
+        Send no more pulls, go back to the pool or unsubscribe, and nak what will not be taken.
 
         Unless it is closing, the messages that have arrived can still be taken.
         """
-        engine, inbox = self.engine, self._inbox
+        engine, target, box = self.engine, self.target, self.box
         if not closing:
             self.receive(time.monotonic())
         if engine.buffer or engine.refused:
             unused = [*(engine.take_all() if closing else engine.take_refused()), *unused]
-        if engine.may_be_served or inbox.box.frames or inbox.box.failure is not None:
-            inbox.abandon(unused, acked=self.target.wants_acks)
-            engine.pulls.clear()
+        if engine.may_be_served or box.frames or box.failure is not None:
+            if target.wants_acks:
+                abandon(box, self._listener, unused, functools.partial(give_back, self.lane))
+            else:
+                self._listener.end()
+            self.pulls.clear()
         else:
             if unused:
-                self.target.give_back(unused)
-            if isinstance(engine, ConsumeEngine):
-                # The statistics of a consumption that has ended still show its pulls.
-                inbox.close()
+                target.give_back(unused)
+            if isinstance(engine, FetchEngine):
+                # The consumer refers to its idle feeds, so they must not refer to it.
+                del self.target, self.engine
+                target.pool.append(self)
             else:
-                self.target.pool.append(inbox)
+                # The statistics of a consumption that has ended still show its pulls.
+                self._listener.end()
         if self.entered:
             self.leave_ended()
 
@@ -101,7 +114,7 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
                 )
         if engine.refused:
             target.give_back(engine.take_refused())
-        pulls = engine.pulls
+        pulls = self.pulls
         if pulls.strays.fresh or pulls.sifted.fresh:
             target.report_strays(pulls.strays, pulls.sifted)
 
@@ -120,19 +133,25 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
 
     def leave_ended(self) -> None:
         """Leave the plugins around pulls that have ended."""
-        pulls = self.engine.pulls
-        for subject in [subject for subject in self.entered if subject not in pulls]:
+        for subject in [subject for subject in self.entered if subject not in self.pulls]:
             self.entered.pop(subject).leave(None, None)
 
     def pull(self, request: PullRequest) -> bool:
         """Send one pull; return False if that is not possible now."""
         target = self.target
         entered: Entered | None = None
-        if self._enters is not None:
-            entered = target.enter(self._enters, request, request.expires)
+        wraps = target.context.plugins.enter_fetch is not None
+        # They wrap a fetch as a whole.
+        if wraps and not isinstance(self.engine, FetchEngine):
+            entered = target.enter("consume", request, request.expires)
+        pull = self.pulls.open(request, time.monotonic())
+        block = frames.pub(target.subject, pull.subject, request.wire)
         try:
-            pull = self._inbox.pull(target.subject, request, NO_WAIT)
+            self.pulls.sent(pull, self._listener.write(block, NO_WAIT))
         except BaseException as error:
+            # After an interrupt it may be sent, so it stays open.
+            if isinstance(error, errors.JetSyncError):
+                self.pulls.remove(pull)
             if entered is not None:
                 with contextlib.suppress(type(error)):
                     entered.leave(None, error)
@@ -144,3 +163,77 @@ class PullFeed(Feed["ConsumeEngine | FetchEngine"]):
         if entered is not None:
             self.entered[pull.subject] = entered
         return True
+
+
+def take_feed(target: PullTarget) -> PullFeed:
+    """Return an idle feed of the target's pool, or a new one; thread-safe."""
+    try:
+        feed = target.pool.pop()
+    except IndexError:
+        # Not checked before: another thread may take the last one after the check.
+        return PullFeed(target)
+    # In a forked child, the feeds of the parent are useless.
+    if feed.lane is not target.context.lane:
+        return PullFeed(target)
+    if feed.pulls.probe.asked:
+        feed.pulls.probe.reset()
+    if feed.box.ready:
+        # Forget losses and refused publishes: none of them was a pull on this idle feed.
+        feed.box.take_denials()
+        feed.box.take_lost()
+    return feed
+
+
+def empty_pull(
+    target: PullTarget, priorities: Priorities = NO_PRIORITIES, *, expires: float = 0.0
+) -> bytes:
+    """
+    Return a pull that brings nothing, because no message fits into the one byte that it asks for.
+
+    Servers 2.10 to 2.15 count it as a pull. If it waits, they also look for messages for the other
+    pulls that wait.
+    """
+    request = PullRequest(
+        max_messages=1, max_bytes=1, expires=expires, no_wait=not expires, priorities=priorities
+    )
+    # There is no subscription to this reply subject, so no client gets the status.
+    reply = target.context.connection.new_inbox().encode()
+    return frames.pub(target.subject, reply, request.wire)
+
+
+class ConsumerKeeper:
+    """
+    Keeps a consumer on the server while the program is busy and pulls nothing.
+
+    Servers delete a consumer with an ``inactive_threshold`` unless pulls arrive or wait. The loop
+    thread sends a prepared pull on a timer, and decides nothing.
+
+    Threads: the loop thread. The thread that drives the consumption sets the flags.
+    Locks: none; setting a flag is one step.
+    """
+
+    def __init__(self, target: PullTarget, priorities: Priorities, threshold: float) -> None:
+        self._lane = target.lane
+        self._block = empty_pull(target, priorities)
+        self._interval = max(threshold / 3.0, SHORTEST_KEEP)
+        # Set while a thread waits for messages, because its own pulls are open then.
+        self.paused = False
+        self.stopped = False
+        self.tick_later()
+
+    def tick_later(self) -> None:
+        """Have :meth:`tick` called, unless this object is dropped before."""
+        self._lane.later(self._interval, _tick, weakref.ref(self))
+
+    def tick(self) -> None:
+        """Send the pull; loop thread."""
+        if not self.stopped:
+            if not self.paused:
+                self._lane.post_nowait(self._block)
+            self.tick_later()
+
+
+def _tick(reference: weakref.ref[ConsumerKeeper]) -> None:
+    keeper = reference()
+    if keeper is not None:
+        keeper.tick()

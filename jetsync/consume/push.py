@@ -20,8 +20,7 @@ from jetsync._proto import frames
 from jetsync._proto.pull import message_size
 from jetsync._proto.push import PushEngine, is_flow_control
 from jetsync.consume.acks import give_back
-from jetsync.consume.feed import Feed
-from jetsync.consume.inbox import LATE_MESSAGES, SiftedMailbox, abandon
+from jetsync.consume.feed import LATE_MESSAGES, Feed, SiftedMailbox, abandon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -138,7 +137,8 @@ class PushFeed(Feed[PushEngine]):
         answers = connection.new_inbox().encode() + b"."
         engine = PushEngine(answers, options)
         self._box = PushMailbox(options, engine, lane)
-        super().__init__(target, engine, self._box)
+        super().__init__(lane, self._box)
+        self.begin(target, engine)
         self._options = options
         connection.pull_boxes.add(self._box)
         group = options.deliver_group

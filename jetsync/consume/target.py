@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jetsync._io.lane import Lane
     from jetsync._proto.pull import Pins, PullRequest
     from jetsync._proto.status import Status
-    from jetsync.consume.inbox import PullInbox
+    from jetsync.consume.pull_feed import PullFeed
     from jetsync.values.frame import Frame
     from jetsync.values.message import Acker
 
@@ -52,8 +52,8 @@ class PullTarget:
         consumer: str,
         policy: AckPolicy | None,
     ) -> None:
-        # The inboxes of ended fetches, for the next ones.
-        self.pool: list[PullInbox] = []
+        # The feeds of ended fetches, for the next ones.
+        self.pool: list[PullFeed] = []
         self.context = context
         self.lane: Lane = context.lane
         self.stream = stream

@@ -22,7 +22,8 @@ from helpers.consuming import seen
 from helpers.domains import domain_link
 from helpers.streams import fill, fill_in_trouble, numbers
 from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
-from jetsync.consume.inbox import PullInbox
+from jetsync._base.deadline import Deadline
+from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
 from jetsync.testing import CutProxy, HookRecorder
@@ -1218,22 +1219,22 @@ class TestThreads:
         """
         A fetch with no_wait keeps to its limit if the server looks at its first pull too late.
         """
-        # Its inbox is used again, so the server knows the subscription.
+        # Its feed is used again, so the server knows the subscription.
         assert not list(worker.fetch(1, no_wait=True))
         fill(js, stream, 10)
-        pull, late = PullInbox.pull, []
+        pull, late = PullFeed.pull, []
 
-        def pulls(inbox, subject, request, deadline):
-            lane = inbox.lane
+        def pulls(feed, request):
+            lane = feed.lane
             if late:
-                lane.write(late.pop(), deadline)
-                monkeypatch.setattr(PullInbox, "pull", pull)
-                return pull(inbox, subject, request, deadline)
+                lane.write(late.pop(), Deadline.after(20))
+                monkeypatch.setattr(PullFeed, "pull", pull)
+                return pull(feed, request)
             with monkeypatch.context() as patch:
                 patch.setattr(lane, "write", lambda block, _: late.append(block) or lane.epoch)
-                return pull(inbox, subject, request, deadline)
+                return pull(feed, request)
 
-        monkeypatch.setattr(PullInbox, "pull", pulls)
+        monkeypatch.setattr(PullFeed, "pull", pulls)
         assert numbers(worker.fetch(5, no_wait=True)) == [0, 1, 2, 3, 4]
         assert sorted(numbers(worker.fetch(5, expires=20))) == [5, 6, 7, 8, 9]
 
