@@ -5,6 +5,7 @@ What the engines of reads share: the messages that wait to be taken, and how a r
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
@@ -53,8 +54,12 @@ class Buffered(ABC):
         self.draining = False
         # How many messages have arrived in the buffer so far.
         self.admitted: int = 0
-        # How often two heartbeats in a row were missed.
+        # How often two heartbeats in a row were missed, and how often the connection was lost.
         self.misses: int = 0
+        self.losses: int = 0
+        # If nothing can be sent until this moment, it fails, after so many seconds in all.
+        self.send_until: float = math.inf
+        self.wait: float = math.inf
 
     @property
     def is_ending(self) -> bool:
@@ -84,8 +89,21 @@ class Buffered(ABC):
         """Return when to look and to send again; None for no such moment."""
 
     @abstractmethod
-    def lost(self, epoch: int, now: float) -> None:
+    def low_mark(self) -> int:
+        """Return at how many buffered messages something may have to be sent; -1 for none."""
+
+    @abstractmethod
+    def leave(self, now: float) -> None:
+        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
+
+    @abstractmethod
+    def back(self, now: float) -> None:
+        """Note that a thread begins to drive."""
+
+    def lost(self, epoch: int, now: float) -> None:  # noqa: ARG002 - used by its subclasses.
         """Note that the connections up to *epoch* are lost, with what was sent on them."""
+        self.losses += 1
+        self.probe.lost()
 
     def admit(self, messages: Sequence[Frame]) -> None:
         """Put messages into the buffer, and those beyond ``stop_after`` aside."""
@@ -160,6 +178,10 @@ class Buffered(ABC):
         """End with *error*, unless it has ended with another error."""
         if self.error is None:
             self.error = error
+
+    def interrupted(self, error: BaseException) -> None:
+        """End with *error*, because a step was interrupted: messages may still arrive."""
+        self.fail(error)
 
     def after_fork(self, error: BaseException) -> None:
         """

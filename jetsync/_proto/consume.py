@@ -118,12 +118,6 @@ class ConsumeEngine(Pulling):
         self._pulled_before = pulls.opened
         # How many bytes the next pull has to ask for, because the next message did not fit.
         self._least_bytes = 0
-        # Seconds of silence that were reported already.
-        self._silent_before = 0.0
-        # When the last thread stopped driving; None before the first one began.
-        self._left: float | None = None
-        # Whether silence was ignored since the last frame, because no thread was driving.
-        self._excused = False
         # When silent pulls count as lost, because their consumer exists.
         self._lost_at: float | None = None
 
@@ -201,8 +195,8 @@ class ConsumeEngine(Pulling):
 
     def hear(self, messages: Sequence[Frame], now: float) -> None:  # noqa: ARG002 - as in `Pulling`.
         """Take messages into the buffer, and begin to count silence."""
-        self._silent_before = 0.0
-        self._excused = False
+        self.silent_before = 0.0
+        self.excused = False
         self._lost_at = None
         if messages:
             self.accepted()
@@ -224,40 +218,21 @@ class ConsumeEngine(Pulling):
             pulls.clear()
         if pulls.is_idle or not pulls.missed(now):
             return None
-        self._silent_before += now - pulls.heard
+        self.silent_before += now - pulls.heard
         pulls.heard = now
         self.misses += 1
         if self.order is not None:
             self.fail_silent()
         self.probe.want()
-        return self._silent_before
-
-    def leave(self, now: float) -> None:
-        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
-        self._left = now
-
-    def back(self, now: float) -> None:
-        """
-        Note that a thread begins to drive.
-
-        If none was driving for long, silence counts from now on, because frames may have arrived
-        that are still unread. This is done once until the next frame. Otherwise a thread that
-        drives now and then would never notice a lost pull.
-        """
-        if self._left is None or self._excused:
-            return
-        if now - self._left > self.options.heartbeat:
-            self._excused = True
-            self._silent_before = 0.0
-            self.pulls.heard = now
+        return self.silent_before
 
     def lost(self, epoch: int, now: float) -> None:
         """Remove the pulls that were sent on connections up to *epoch*, which are lost."""
+        super().lost(epoch, now)
         self.pulls.lost(epoch)
-        self.probe.lost()
         self._lost_at = None
-        self._silent_before = 0.0
-        self._excused = False
+        self.silent_before = 0.0
+        self.excused = False
         self.resume()
         self.pulls.heard = now
         if self.order is not None:
@@ -290,7 +265,7 @@ class ConsumeEngine(Pulling):
 
     def exists(self, answer: bytes, now: float) -> None:  # noqa: ARG002 - as in `Pulling`.
         """Count silent pulls as lost soon, because their consumer exists."""
-        if self._silent_before > 0.0 and not self.pulls.is_idle:
+        if self.silent_before > 0.0 and not self.pulls.is_idle:
             # It would have sent heartbeats for pulls that it knows. If it was suspended, they
             # arrive soon after its answer.
             self._lost_at = now + min(self.options.heartbeat, LOST_WAIT)

@@ -52,6 +52,8 @@ class FetchEngine(Pulling):
     """
     Ask for a number of messages until they are there, or until the time is over.
 
+    The caller sends ``request``. :meth:`next_pull` returns the pulls after it.
+
     Args:
         pulls: Tracks its pulls.
         request: What to ask for.
@@ -76,18 +78,21 @@ class FetchEngine(Pulling):
         order: OrderedCursor | None = None,
     ) -> None:
         super().__init__(pulls, pins, stop_after=None, order=order)
+        group = request.priorities.group
+        if group is not None:
+            request = attrs.evolve(request, pin_id=pins.get(group))
         self.request = request
+        self.send_until, self.wait = now + wait, wait
         self._subject = subject
         # The status that ended the last pull; None while it is open, or if none was needed.
         self.status: Status | None = None
         # Why the next pull is sent.
         self._why = Verdict.AGAIN
-        self._began = now
-        self._until = now + wait
         self._acked = acked
+        # The bytes of the messages that have arrived, if they are limited.
+        self.size: int = 0
         # Which pull of a fetch with `no_wait` this is, see `judge`.
         self._attempt = 1
-        self._bytes = 0
         # Since when a pull with `no_wait` is not answered, and when the server was asked why.
         self._quiet = self._asked = now
 
@@ -97,13 +102,18 @@ class FetchEngine(Pulling):
         return self.request.heartbeat or 0.0
 
     @property
+    def is_full(self) -> bool:
+        """Whether all messages have arrived that it asked for."""
+        return self.admitted >= self.request.max_messages
+
+    @property
     def is_due(self) -> bool:
         """Whether a pull has to be sent."""
         return self.pulls.is_idle and not self.is_ending
 
     def next_pull(self, now: float) -> PullRequest | None:
         """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
-        if not self.is_due or now < min(self.not_before, self._until):
+        if not self.is_due or now < min(self.not_before, self.send_until):
             return None
         rest = self._rest(now)
         status, self.status, self._quiet = self.status, None, now
@@ -125,9 +135,8 @@ class FetchEngine(Pulling):
             self.misses += 1
             self.fail_silent()
             return now - pulls.heard
-        if now >= self._until + GRACE:
-            total = self._until + GRACE - self._began
-            self.fail(errors.RequestTimeoutError(self._subject.decode(), total))
+        if now >= self.send_until + GRACE:
+            self.fail(errors.RequestTimeoutError(self._subject.decode(), self.wait + GRACE))
         elif self.request.no_wait and now >= self._quiet + NO_WAIT_SILENCE:
             self._quiet = self._asked = now
             self.probe.want()
@@ -135,9 +144,9 @@ class FetchEngine(Pulling):
 
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` and :meth:`next_pull` again."""
-        moment, pulls = self._until + GRACE, self.pulls
+        moment, pulls = self.send_until + GRACE, self.pulls
         if pulls.is_idle:
-            return min(self._until, self.not_before)
+            return min(self.send_until, self.not_before)
         miss = pulls.next_miss()
         if miss is not None:
             moment = min(moment, miss)
@@ -145,9 +154,14 @@ class FetchEngine(Pulling):
             moment = min(moment, self._quiet + NO_WAIT_SILENCE)
         return moment
 
+    def low_mark(self) -> int:
+        """Return -1: a pull is due when another one has ended, however many messages are left."""
+        return -1
+
     def hear(self, messages: Sequence[Frame], now: float) -> None:
         """Take messages up to what was asked for, and refuse the others."""
         self._quiet = now
+        self.excused = False
         if not messages:
             return
         request = self.request
@@ -155,7 +169,7 @@ class FetchEngine(Pulling):
             self.accepted()
         if self.gave_up and self._acked:
             sizes = map(counted_size, messages)
-            room = room_for(request, self.admitted, self._bytes, sizes)
+            room = room_for(request, self.admitted, self.size, sizes)
             if room < len(messages):
                 self.refused.extend(messages[room:])
                 messages = messages[:room]
@@ -165,13 +179,13 @@ class FetchEngine(Pulling):
         self.admit(messages)
         limit = request.max_bytes
         if limit is not None:
-            self._bytes += sum(map(counted_size, messages))
-        if self.admitted >= request.max_messages or (limit is not None and self._bytes >= limit):
+            self.size += sum(map(counted_size, messages))
+        if self.is_full or (limit is not None and self.size >= limit):
             self.drain()
 
-    def lost(self, epoch: int, now: float) -> None:  # noqa: ARG002 - as that of other engines.
+    def lost(self, epoch: int, now: float) -> None:
         """Note that the connections up to *epoch* are lost, with the pull if it was sent on one."""
-        self.probe.lost()
+        super().lost(epoch, now)
         if self.pulls.lost(epoch):
             self.gave_up = True
         if self.is_due and self.order is not None:
@@ -232,7 +246,7 @@ class FetchEngine(Pulling):
 
     def _rest(self, now: float) -> PullRequest | None:
         """Return a pull for the messages that are left; None if none are left, or no time."""
-        rest = rest_of(self.request, self.admitted, self._bytes, self._until - now)
+        rest = rest_of(self.request, self.admitted, self.size, self.send_until - now)
         if rest is None or not (rest.no_wait or rest.priorities.group):
             return rest
         return attrs.evolve(

@@ -56,6 +56,12 @@ class Pulling(Buffered):
         # No pull is sent before this moment; 0 for no such moment.
         self.not_before: float = 0.0
         self._pause = PULL_RETRY_WAIT
+        # When the last thread stopped driving; None before the first one began.
+        self._left: float | None = None
+        # Seconds of silence that were reported already.
+        self.silent_before = 0.0
+        # Whether silence was ignored since the last frame, because no thread was driving.
+        self.excused = False
         # Whether an open pull was given up, for example with its connection. The server may keep it
         # until it expires, and then serves it as well, because the inbox is subscribed again.
         self.gave_up: bool = False
@@ -115,6 +121,31 @@ class Pulling(Buffered):
             elif is_last and answer[2] is None:
                 self.exists(answer[3], now)
         return found
+
+    def leave(self, now: float) -> None:
+        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
+        self._left = now
+
+    def back(self, now: float) -> None:
+        """
+        Note that a thread begins to drive.
+
+        If none was driving for long, silence counts from now on, because frames may have arrived
+        that are still unread. This is done once until the next frame. Otherwise a thread that
+        drives now and then would never notice a lost pull.
+        """
+        if self._left is None or self.excused:
+            return
+        if 0.0 < self.heartbeat < now - self._left:
+            self.excused = True
+            self.silent_before = 0.0
+            self.pulls.heard = now
+
+    def interrupted(self, error: BaseException) -> None:
+        """End with *error*, because a step was interrupted: messages may still arrive."""
+        # The step may have removed a pull without noting that it was given up.
+        self.gave_up = True
+        self.fail(error)
 
     def back_off(self, now: float) -> None:
         """Send no pull for a while. Several statuses at once count as one."""

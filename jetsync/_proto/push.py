@@ -232,9 +232,9 @@ class PushEngine(Buffered):
             self._silent_before = 0.0
             self._heard = now
 
-    def lost(self, epoch: int, now: float) -> None:  # noqa: ARG002 - as that of other engines.
+    def lost(self, epoch: int, now: float) -> None:
         """Note that the connection was lost. The server's requests may still be open."""
-        self.probe.lost()
+        super().lost(epoch, now)
         self._silent_before = 0.0
         self._excused = False
         # However long it takes to reconnect, that is no silence of the server.

@@ -12,8 +12,8 @@ means for both, with all exceptions, and the readers act on its verdict.
 What a new status needs: a class in ``errors/status.py``, and its line in the trees of
 ``errors/__init__.py`` and of the reference; a rule here, in front of the general rule of its code;
 a decision about :attr:`StatusRule.turned_away` and :attr:`StatusRule.final`; ``GONE`` in
-``consume/ordered_reads.py`` if the consumer no longer exists; ``_learn_limit`` in ``consume.py`` if
-it names a limit; a line in ``tests/proto/test_status.py``, and a row in ``test_judge.py``.
+``consume/ordered_source.py`` if the consumer no longer exists; ``_learn_limit`` in ``consume.py``
+if it names a limit; a line in ``tests/proto/test_status.py``, and a row in ``test_judge.py``.
 
 Sources: ADR-37, section "Status handling". Servers 2.10 to 2.15 send more status lines than the ADR
 lists; these were measured.

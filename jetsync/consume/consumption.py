@@ -16,6 +16,7 @@ from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.speedups import with_twin
 from jetsync._hooks.errors import PluginError
+from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.push import PushEngine
 from jetsync.consume.acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
@@ -132,6 +133,7 @@ class Consumption(TakingStorage):
         # With a handler, its threads acknowledge.
         self._auto_ack = handler is None and handling.ack == "auto" and target.wants_acks
         self._last_taken = _LastTaken()
+        self._expires = options.expires
         self._core = core = ConsumptionCore(target, options, handler=handler)
         is_quick = handler is None and not self._auto_ack
         self._quick = (core.buffer, core.take_first, core.low, core.make) if is_quick else None
@@ -142,7 +144,7 @@ class Consumption(TakingStorage):
         over = core.reading.over if core.pool is None else core.pool.done
         state = "closed" if over.is_set() else "ending" if core.engine.is_ending else "open"
         return (
-            f"<Consumption {core.options.stream}/{core.options.consumer} {state} "
+            f"<Consumption {core.target.stream}/{core.target.consumer} {state} "
             f"received={core.engine.admitted} buffered={len(core.buffer)}>"
         )
 
@@ -207,7 +209,7 @@ class Consumption(TakingStorage):
             JetSyncError: The error that ended the consumption. It is raised once.
         """
         core = self._core
-        deadline = Deadline.after(core.options.expires if timeout is None else timeout)
+        deadline = Deadline.after(self._expires if timeout is None else timeout)
         message = self._take_next(deadline)
         if message is None and core.reading.over.is_set():
             core.reading.end_next(ConsumptionClosedError)
@@ -268,15 +270,15 @@ class Consumption(TakingStorage):
         """Return the current counters."""
         core = self._core
         engine = core.engine
-        pulls = None if isinstance(engine, PushEngine) else engine.pulls
+        pulling = engine if isinstance(engine, ConsumeEngine) else None
         return ConsumptionStatistics(
             received=engine.admitted,
             buffered=len(core.buffer),
-            pending=0 if pulls is None else pulls.pending_messages,
-            pending_bytes=0 if pulls is None else pulls.pending_bytes,
-            pulls=0 if isinstance(engine, PushEngine) else engine.pulled,
+            pending=pulling.pulls.pending_messages if pulling else 0,
+            pending_bytes=pulling.pulls.pending_bytes if pulling else 0,
+            pulls=pulling.pulled if pulling else 0,
             heartbeats_missed=engine.misses,
-            connections_lost=core.losses,
+            connections_lost=engine.losses,
             failures=0 if core.pool is None else core.pool.failures,
             lost=engine.lost_messages if isinstance(engine, PushEngine) else 0,
         )

@@ -1,7 +1,7 @@
 """
-The common part of consumptions: pulls, the engine that decides about them, and waiting threads.
+The common part of fetches and consumptions: a feed, the engine that decides, and waiting threads.
 
-A consumption has no thread of its own. A thread that finds the buffer empty *drives*: it reads the
+It has no thread of its own. A thread that finds the buffer empty *drives*: it reads the
 socket and sends the pulls that are due, until there is a message. Other threads wait for it to
 stop. A thread that takes a message and finds the buffer low drives once, to send the next pull.
 
@@ -23,12 +23,16 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import FOREVER, Deadline
+from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import one_by_one
 from jetsync._base.locks import Latch
 from jetsync._base.log import get_logger
 from jetsync._base.turn import waiting
 from jetsync._hooks.errors import PluginError
+from jetsync._io.outbox import LaneState
 from jetsync._proto.consume import ConsumeEngine
+from jetsync._proto.fetch import FetchEngine
+from jetsync._proto.pull import PullRequest
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
 from jetsync.consume.pull_feed import ConsumerKeeper, PullFeed, take_feed
@@ -53,17 +57,19 @@ CLOSING_WAIT: Final = 1.0
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
 END_POLL: Final = 0.2
 
-# Why a consumption is closed after Ctrl-C or another exception of a signal handler.
+# Why a read is closed after Ctrl-C or another exception of a signal handler.
 INTERRUPTED: Final = "a call was interrupted while it changed the consumption; make another one"
+LEFT: Final = "its iteration was interrupted or left early, so messages may be missing: fetch again"
 
 _logger = get_logger("jetsync.consume")
 
 
 class ConsumptionCore:
     """
-    A buffer of messages that is kept filled, for any number of threads that take from it.
+    A buffer of messages that is filled, for any number of threads that take from it.
 
-    Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer.
+    Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer. A fetch ends
+    when it has what it asked for, or when its time is over. A consumption is kept filled.
 
     Threads: any, and signal handlers.
     Locks: the reading turn, ``reading.turn``, protects the feed and the engine. The pool lock of
@@ -73,7 +79,8 @@ class ConsumptionCore:
 
     Args:
         target: The consumer.
-        options: What to pull, or which push consumer to read.
+        options: What to fetch, how to pull, or which push consumer to read.
+        wait: Seconds to wait for the messages of a fetch.
         order: The order in which messages have to arrive, for an ordered consumer.
         handler: How to call the handler, if there is one.
     """
@@ -81,32 +88,46 @@ class ConsumptionCore:
     def __init__(
         self,
         target: PullTarget,
-        options: ConsumeOptions | PushOptions,
+        options: PullRequest | ConsumeOptions | PushOptions,
         *,
+        wait: float = 0.0,
         order: OrderedCursor | None = None,
         handler: HandlerOptions | None = None,
     ) -> None:
         connection = target.context.connection
-        target.renew_lane()
+        if target.lane.outbox.state is not LaneState.OPEN:
+            target.renew_lane()
         self.target = target
-        self.options: ConsumeOptions | PushOptions = options
         self.make: Final = target.make
         # What sends and receives; only the driving thread calls it, except for `interrupt`.
         self.feed: PullFeed | PushFeed
         # What keeps the consumer on the server while no pull is sent.
         self._keeper: ConsumerKeeper | None = None
-        self.engine: ConsumeEngine | PushEngine
+        self.engine: FetchEngine | ConsumeEngine | PushEngine
+        self._is_fetch = isinstance(options, PullRequest)
         if isinstance(options, PushOptions):
             self.feed = push = PushFeed(target, options)
             self.engine = push.engine
         else:
             self.feed = pulling = take_feed(target)
-            self.engine = ConsumeEngine(pulling.pulls, options, target.pins, order=order)
-            pulling.begin(target, self.engine)
-            if options.inactive_threshold is not None:
-                self._keeper = ConsumerKeeper(
-                    target, options.priorities, options.inactive_threshold
+            if isinstance(options, PullRequest):
+                self.engine = FetchEngine(
+                    pulling.pulls,
+                    options,
+                    target.pins,
+                    now=time.monotonic(),
+                    wait=wait,
+                    subject=target.subject,
+                    acked=target.wants_acks,
+                    order=order,
                 )
+            else:
+                self.engine = ConsumeEngine(pulling.pulls, options, target.pins, order=order)
+                if options.inactive_threshold is not None:
+                    self._keeper = ConsumerKeeper(
+                        target, options.priorities, options.inactive_threshold
+                    )
+            pulling.begin(target, self.engine)
         self.buffer: deque[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
         # The same for a loop, see `one_by_one`.
@@ -119,23 +140,31 @@ class ConsumptionCore:
         # Whether messages were in the buffer when the driving thread decided what is due.
         self._had_messages = False
         # The thread that drives has its turn.
-        self.reading: Final = Reading("consumption", connection)
+        self.reading: Final = Reading("batch" if self._is_fetch else "consumption", connection)
         # Whether messages that were not taken are given back.
         self.closing: bool = False
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
-        # Listed before the check: if a signal arrives between the two, its handler drains this one.
-        connection.consumptions.add(self)
+        if not self._is_fetch:
+            # Listed before the first step: if a signal arrives between the two, its handler drains
+            # this one.
+            connection.consumptions.add(self)
         if connection.stopping:
             self.engine.drain()
-        self.refill()
+        if not isinstance(self.engine, FetchEngine):
+            self.refill()
+        elif isinstance(self.feed, PullFeed) and not self.engine.draining:
+            # As it is, because programs repeat the same fetch, and its JSON is made once. Not in
+            # the turn, because no other thread knows this object.
+            self.feed.pull(self.engine.request)
         if self.pool is not None:
             self.pool.start()
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At its end, the interpreter empties modules, but not the default of an argument.
         # No thread can be driving, because it would hold a reference.
-        if getattr(self, "is_open", False):
+        if getattr(self, "is_open", False) and not is_ending():
             self.closing = True
             if self._keeper is not None:
                 self._keeper.stopped = True
@@ -153,11 +182,6 @@ class ConsumptionCore:
             # It may have ended while no thread took messages.
             self.refill()
         return self.reading.over.is_set()
-
-    @property
-    def losses(self) -> int:
-        """How often the connection was lost."""
-        return self.feed.losses
 
     @property
     def is_complete(self) -> bool:
@@ -302,6 +326,13 @@ class ConsumptionCore:
                 return False
         return True
 
+    def wait_until_sent(self) -> None:
+        """Wait until there is a connection for the pull of a fetch; raise why there is none."""
+        while self.is_open and self.feed.blocked:
+            self.reading.run(FOREVER, self._wait_once)
+        if isinstance(self.engine.error, errors.JetSyncError):
+            raise_failure(self.engine.error)
+
     def refill(self) -> bool:
         """Drive once, unless another thread drives; return whether this call did."""
         # In a signal handler or a plugin, the interrupted call drives when it is back.
@@ -317,6 +348,10 @@ class ConsumptionCore:
         self._drive()
         self.engine.leave(time.monotonic())
 
+    def _wait_once(self) -> None:
+        self.feed.wait(FOREVER)
+        self._drive()
+
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
@@ -324,6 +359,8 @@ class ConsumptionCore:
         try:
             if keeper is not None:
                 keeper.paused = True
+            if self._is_settled():
+                self.feed.wait(until)
             while True:
                 self._drive()
                 if self.buffer or self.reading.over.is_set() or until.expired():
@@ -336,6 +373,12 @@ class ConsumptionCore:
                 keeper.paused = False
             self.engine.leave(time.monotonic())
 
+    def _is_settled(self) -> bool:
+        """Return whether nothing has happened since the last step, so that none is due."""
+        is_over = self.closing or not self.is_open or self.engine.is_ending
+        is_due = self._had_messages or self.reading.turn.unfinished or self.feed.box.ready
+        return not (is_over or is_due)
+
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
         if not self.refill():
@@ -347,11 +390,19 @@ class ConsumptionCore:
         self._had_messages = bool(self.buffer)
         turn = self.reading.turn
         if turn.unfinished:
-            engine.fail(errors.ConsumptionClosedError(reason=INTERRUPTED))
+            if self._is_fetch:
+                engine.interrupted(errors.HandleClosedError("batch", reason=LEFT))
+            else:
+                engine.interrupted(errors.ConsumptionClosedError(reason=INTERRUPTED))
             turn.unfinished = False
         try:
             if self.is_open and not self.closing:
-                turn.step(self._step)
+                self._had_messages = turn.step(self.feed.step, time.monotonic())
+                if isinstance(self.feed, PullFeed) and self.feed.entered:
+                    self.feed.leave_ended()
+                # After the step, which forgets interruptions that came before it.
+                if self.target.context.connection.stopping:
+                    engine.drain()
         except errors.JetSyncError as error:  # Of a plugin. Pulling cannot continue after it.
             engine.fail(error)
         if self.is_open and (self.closing or engine.is_ending):
@@ -364,14 +415,9 @@ class ConsumptionCore:
                 self._keeper.stopped = True
             self.reading.end(engine.error)
 
-    def _step(self) -> None:
-        """Take what has arrived, and send what is due."""
-        feed = self.feed
-        self._had_messages = feed.step(time.monotonic())
-        if isinstance(feed, PullFeed) and feed.entered:
-            feed.leave_ended()
-
     def _end_feed(self) -> None:
         """Receive no more messages; while it drains, those that have arrived can be taken."""
+        if isinstance(self.engine.error, errors.RequestTimeoutError):
+            self.target.context.connection.probe()
         self.feed.end(closing=self.closing)
         self.is_open = False

@@ -8,6 +8,7 @@ and not only after the consumer's ``ack_wait``.
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -118,8 +119,6 @@ class Feed(ABC, Generic[E]):
     def begin(self, target: PullTarget, engine: E) -> None:
         """Begin to serve *engine*, which reads from the consumer *target*."""
         self.target, self.engine = target, engine
-        # How often the connection was lost.
-        self.losses: int = 0
         # Whether nothing can be sent at the moment.
         self.blocked: bool = False
 
@@ -135,6 +134,11 @@ class Feed(ABC, Generic[E]):
             if silent_for is not None:
                 self._report_silence(silent_for)
             self.blocked = not self.send(now)
+        if self.blocked and now >= engine.send_until:
+            try:
+                self.lane.outbox.wait_open(Deadline(engine.send_until, engine.wait))
+            except errors.TransportError as error:
+                engine.fail(error)
         return had_messages
 
     def wait(self, deadline: Deadline) -> None:
@@ -143,8 +147,10 @@ class Feed(ABC, Generic[E]):
         if self.blocked:
             # The lane wakes writers as soon as there is a connection, and room to write.
             if not box.ready:
+                latest = time.monotonic() + CONNECTION_WAIT
+                until = min(deadline.at, self.engine.send_until, latest)
                 with contextlib.suppress(errors.TransportError):
-                    self.lane.outbox.wait_open(deadline.at_most(CONNECTION_WAIT))
+                    self.lane.outbox.wait_open(Deadline(until, CONNECTION_WAIT))
             return
         due = self.engine.next_look()
         if due is not None and due < deadline.at:
@@ -180,7 +186,6 @@ class Feed(ABC, Generic[E]):
         lost = box.take_lost()
         if lost:
             engine.lost(lost, now)
-            self.losses += 1
         for subject, denial in box.take_denials():
             if subject == self.target.subject:
                 engine.fail(denial)

@@ -1,11 +1,6 @@
 """
 Fetching: one bounded batch of messages, yielded as they arrive.
 
-A :class:`Fetch` drives a :class:`FetchEngine` through a :class:`PullFeed` for one ``fetch`` or
-``next``. Servers send the answers to a
-pull to an inbox. Each consumer keeps idle inboxes and lends one to each fetch. An inbox is reused
-if its pull ended cleanly, so a fetch costs one write and no subscription of its own.
-
 The call of ``fetch`` sends the first pull. Everything else runs in the thread that iterates, except
 that any thread may read the messages from the socket.
 """
@@ -13,40 +8,38 @@ that any thread may read the messages from the socket.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import attrs
-
 from jetsync import errors
-from jetsync._base.deadline import FOREVER, Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, ListIteration, conflict
+from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync._io.mailbox import take_all
-from jetsync._io.outbox import LaneState
 from jetsync._proto.fetch import FetchEngine
+from jetsync._proto.pull_size import rest_of
 from jetsync.consume.acks import acknowledge_all
-from jetsync.consume.pull_feed import PullFeed, take_feed
+from jetsync.consume.core import LEFT, ConsumptionCore
+from jetsync.consume.ordered_source import reset_reason
 from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
     from jetsync._hooks.calls import Entered
     from jetsync._io.connection import Connection
-    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
-    from jetsync.consume.ordered_reads import OrderedFetch
+    from jetsync.consume.ordered_source import OrderedSource
     from jetsync.consume.target import PullTarget
+    from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
@@ -55,16 +48,16 @@ __all__ = ["MessageBatch", "OrderedBatch"]
 # A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
 
-# Why another iteration over a batch fails.
-LEFT: Final = "its iteration was interrupted or left early, so messages may be missing: fetch again"
-
 # How many frames are made into messages at once. With 16, each takes 0.07 us more.
 MADE_AT_ONCE: Final = 256
 
 
 class Fetch:
     """
-    The pulls of one batch.
+    What one batch reads: the messages of one fetch.
+
+    If the consumer is that of an ordered consumer, it is replaced when it is lost, and the rest is
+    fetched from the next one.
 
     Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
     Locks: none; the iteration of the batch lets in one call at a time.
@@ -74,8 +67,7 @@ class Fetch:
         request: What to ask for.
         wait: Seconds to wait for messages.
         name: The public method that fetches, for plugins.
-        order: The order in which messages have to arrive, for an ordered consumer. The fetch then
-            ends with NoHeartbeatError if the connection is lost.
+        source: Replaces the consumer, if it is that of an ordered consumer.
     """
 
     def __init__(
@@ -85,69 +77,51 @@ class Fetch:
         *,
         wait: float,
         name: str = "fetch",
-        order: OrderedCursor | None = None,
+        source: OrderedSource | None = None,
     ) -> None:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
-        if target.lane.outbox.state is not LaneState.OPEN:
-            target.renew_lane()
-        self.connection: Connection = target.context.connection
-        self.target = target
-        group = request.priorities.group
-        if group is not None:
-            request = attrs.evolve(request, pin_id=target.pins.get(group))
         self.request = request
+        self.connection: Connection = target.context.connection
+        self._name = name
+        self.source = source
+        # The messages, and their bytes, of consumers that were replaced.
+        self._before = self._before_size = 0
         # The error of another iteration if this one was interrupted or left early.
         self._left: Exception | None = None
         # Whether another call closed the batch while the iteration was running.
         self.closing: bool = False
+        # The same for the source, which waits for it.
+        self._closed = None if source is None else Latch()
+        # Whether no call runs the iteration any more.
+        self.is_over: bool = False
         self._entered: Entered | None = None
-        now = time.monotonic()
-        self._send_until = Deadline(now + wait, wait)
-        feed = take_feed(target)
-        self._engine = FetchEngine(
-            feed.pulls,
-            request,
-            target.pins,
-            now=now,
-            wait=wait,
-            subject=target.subject,
-            acked=target.wants_acks,
-            order=order,
-        )
-        feed.begin(target, self._engine)
-        # None once no more messages can arrive.
-        self.feed: PullFeed | None = feed
+        self._begin(target, request, wait)
+        self._until = Deadline(self._engine.send_until, wait)
+
+    def _begin(self, target: PullTarget, request: PullRequest, wait: float) -> None:
+        """Begin to fetch from a consumer."""
+        self.target = target
+        order = None
+        if self.source is not None:
+            self.source.fresh = False
+            order = self.source.cursor
         if target.context.plugins.enter_fetch is not None:
-            self._entered = target.enter(name, request, wait)
+            self._entered = target.enter(self._name, request, wait)
         try:
-            if self.connection.stopping:
-                self._engine.drain()
-            elif not feed.pull(request):
-                # The pull expires with the time that is left once there is a connection.
-                while self._engine.is_due:
-                    self._wait_for_connection()
-                if self.error is not None:
-                    raise_failure(self.error)
+            self.core = core = ConsumptionCore(target, request, wait=wait, order=order)
+            assert isinstance(core.engine, FetchEngine)
+            self._engine = core.engine
+            if core.feed.blocked:
+                core.wait_until_sent()
         except BaseException as error:
-            self.end(None, error)
+            self._leave(None, error)
             raise
-
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At its end, the interpreter empties modules, but not the default of an argument.
-        # A batch that was not iterated over has an open pull, and no generator that would end it.
-        if getattr(self, "feed", None) is not None and not is_ending():
-            self._stop()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no more messages can arrive."""
-        return self.feed is None
 
     @property
     def received(self) -> int:
         """How many messages have arrived."""
-        return self._engine.admitted
+        return self._before + self._engine.admitted
 
     @property
     def status(self) -> Status | None:
@@ -157,43 +131,56 @@ class Fetch:
     @property
     def error(self) -> Exception | None:
         """The error to raise once all messages were taken."""
-        error = self._left or self._engine.error
+        if self._left is not None:
+            return self._left
+        error = self._engine.error
         assert error is None or isinstance(error, Exception)
-        return error
+        # The consumer would be replaced, but its read is over.
+        return None if self.source is not None and self._reason(error) else error
 
-    def receive(self) -> Sequence[Frame]:
-        """Wait for messages and return their frames; return nothing at the end."""
-        engine, feed = self._engine, self.feed
-        assert feed is not None
-        while not (engine.buffer or engine.is_ending):
-            if feed.blocked:
-                self._wait_for_connection()
-                continue
-            if not feed.box.frames:
-                feed.wait(FOREVER)
-            self._step(feed)
-        received = take_all(engine.buffer)
-        if engine.is_ending:
-            self._stop()
-        return received
+    def is_stopped(self) -> bool:
+        """Whether no more messages are handed out."""
+        return self.closing or self.connection.stopped
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether no more messages can arrive, and all that have arrived were taken."""
+        return not (self.core.is_open or self.core.buffer)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether an ordered consumer has sent what it was asked for, and nothing else."""
+        return self.source is not None and self.source.is_current and self._engine.is_full
+
+    def receive(self, result: object) -> list[Frame]:
+        """
+        Wait for messages and return their frames; return nothing at the end.
+
+        Args:
+            result: What plugins get as the result if the consumer is replaced.
+        """
+        while self.is_taken or not self.core.wait_for_frame(None):
+            source, closed = self.source, self._closed
+            if source is None or closed is None or not self._replace(source, closed, result):
+                return []
+        return take_all(self.core.buffer)
 
     def interrupt(self) -> None:
         """End a :meth:`receive` of another thread, or one that this signal handler interrupted."""
-        self.closing = True
-        self._engine.drain()
-        feed = self.feed
-        if feed is not None:
-            feed.interrupt()
+        self.abandon()
+        self.core.close()
 
     def end(
         self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
     ) -> None:
         """End the fetch, give back *unused*, and leave the hooks of plugins; safe to repeat."""
-        if unused or self.feed is not None:
-            self._stop(unused)
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.leave(result, error)
+        if not self.is_taken:
+            self.core.close()
+        # After it has unsubscribed. Otherwise the server would redeliver them to this client.
+        if unused:
+            self.target.give_back(unused)
+        self.is_over = True
+        self._leave(result, error)
 
     def leave(self, *, is_whole: bool) -> None:
         """
@@ -202,43 +189,54 @@ class Fetch:
         Args:
             is_whole: Whether all messages that have arrived were taken.
         """
-        if not self.closing and not (is_whole and self.feed is None):
+        if not self.closing and not (is_whole and self.is_taken):
             self._left = errors.HandleClosedError("batch", reason=LEFT)
 
     def abandon(self) -> None:
         """Want no more messages, so that none is missing."""
         self.closing = True
+        if self._closed is not None:
+            self._closed.set()
         self._left = None
 
-    def _stop(self, unused: Sequence[Frame] = ()) -> None:
-        """End the fetch, though its pull may be open at the server, and give back *unused*."""
-        feed, self.feed = self.feed, None
-        if feed is not None:
-            feed.end(closing=True, unused=unused)
-        else:
-            self.target.give_back(unused)
+    def _leave(self, result: object, error: BaseException | None) -> None:
+        """Leave the hooks of plugins."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.leave(result, error)
 
-    def _wait_for_connection(self) -> None:
-        """Wait a moment until something can be sent, and fail at the end of the time."""
-        feed, until = self.feed, self._send_until
-        assert feed is not None
-        if until.expired():
-            try:
-                self.target.lane.outbox.wait_open(until)
-            except errors.JetSyncError as error:
-                self._engine.fail(error)
-        else:
-            feed.wait(until)
-        self._step(feed)
+    def _reason(self, error: BaseException | None) -> ResetReason | None:
+        return reset_reason(error, self._engine.losses)
 
-    def _step(self, feed: PullFeed) -> None:
-        """Take what has arrived, and send what is due."""
-        feed.step(time.monotonic())
-        # After the step, which forgets interruptions that came before it.
-        if self.connection.stopping:
-            self._engine.drain()
-        elif isinstance(self._engine.error, errors.RequestTimeoutError):
-            self.connection.probe()
+    def _rest(self) -> PullRequest | None:
+        """Return what is left to ask for; None if nothing is left, or no time."""
+        size = self._before_size + self._engine.size
+        return rest_of(self.request, self.received, size, self._until.remaining())
+
+    def _replace(self, source: OrderedSource, closed: Latch, result: object) -> bool:
+        """Continue with another consumer if the last one is lost; return False at the end."""
+        error = self._engine.error
+        reason = self._reason(error)
+        over = self.closing or self.connection.stopping
+        if error is None and source.is_current and not over:
+            source.fresh = True
+            return False
+        source.fresh = False
+        if (error is not None and reason is None) or over or self._rest() is None:
+            return False
+        self._leave(result, error)
+        try:
+            source.remake(self._until, reason or "reconnected", closed)
+        except errors.WaitTimeoutError as failure:
+            if isinstance(failure.__cause__, errors.JetSyncError):
+                raise_failure(failure.__cause__)
+            return False
+        rest = self._rest()
+        if closed.is_set() or rest is None:
+            return False
+        self._before, self._before_size = self.received, self._before_size + self._engine.size
+        self._begin(source.target, rest, self._until.remaining())
+        return True
 
 
 BatchIteration: TypeAlias = "ListIteration[Message] | Iteration[Message]"
@@ -260,7 +258,7 @@ class MessageBatch:
 
     __reduce__ = refuse_copy
 
-    def __init__(self, fetch: Fetch | OrderedFetch) -> None:
+    def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         # The messages that were yielded before those in `_made`, without those that `ack` has
         # acknowledged.
@@ -280,7 +278,7 @@ class MessageBatch:
 
     def __repr__(self) -> str:
         fetch, target = self._fetch, self._fetch.target
-        state = "ended" if fetch.is_over else "open"
+        state = "ended" if fetch.is_over or fetch.is_taken else "open"
         return (
             f"<{type(self).__name__} {target.stream}/{target.consumer} {state} "
             f"received={fetch.received} of {fetch.request.max_messages}>"
@@ -358,18 +356,16 @@ class MessageBatch:
     def _begin(self) -> BatchIteration:
         """Return a new iteration."""
         fetch = self._fetch
-        if isinstance(fetch, Fetch):
-            return ListIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
-        return Iteration(fetch.messages(self), "batch")
+        return ListIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
 
     def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
         """Make messages of frames that have arrived, whenever all others were taken."""
         unused, self._kept = self._kept, []
         resumable = False
-        connection, target = fetch.connection, fetch.target
+        target = fetch.target
         error: BaseException | None = None
         try:
-            while not (fetch.closing or connection.stopped):
+            while not fetch.is_stopped():
                 if self._untaken:
                     # Another call made them after this one had found none.
                     yield
@@ -388,10 +384,10 @@ class MessageBatch:
                     frames = unused[-MADE_AT_ONCE:]
                     self._untaken[:] = self._made = [*map(target.make, frames)]
                     del unused[-MADE_AT_ONCE:]
-                elif fetch.feed is not None:
-                    unused = [*reversed(fetch.receive())]
                 else:
-                    break
+                    unused = [*reversed(fetch.receive(self))]
+                    if not unused:
+                        break
             if fetch.error is not None:
                 raise_failure(fetch.error)
         except BaseException as raised:
@@ -450,3 +446,42 @@ class OrderedBatch(MessageBatch):
     def closed(self) -> bool:
         """Whether the batch has ended."""
         return self._fetch.is_over
+
+    def _begin(self) -> BatchIteration:
+        return Iteration(self._messages(self._fetch), "batch")
+
+    def _messages(self, fetch: Fetch) -> Generator[Message, None, None]:
+        """Yield one message after the other. The position includes each that was handed out."""
+        source, me = fetch.source, threading.get_ident()
+        assert source is not None
+        cursor = source.cursor
+        error: BaseException | None = None
+        try:
+            while not fetch.is_stopped():
+                frames = fetch.receive(self)
+                if not frames:
+                    break
+                for left, frame in zip(range(len(frames))[::-1], frames, strict=True):
+                    source.taking = me, cursor.position
+                    cursor.hand_out(frame[1])
+                    source.fresh = not left and fetch.is_fresh
+                    try:
+                        message = fetch.target.make(frame)
+                    except PluginError:
+                        # The next use of the consumer gets it again.
+                        source.take_back()
+                        raise
+                    # As in `OrderedConsumption.__next__`.
+                    source.taking = None
+                    yield message
+                    if fetch.is_stopped():
+                        break
+            if fetch.error is not None:
+                raise_failure(fetch.error)
+        except BaseException as raised:
+            error = None if isinstance(raised, GeneratorExit) else raised
+            if not isinstance(raised, errors.JetSyncError):
+                fetch.leave(is_whole=error is None and source.fresh)
+            raise
+        finally:
+            fetch.end(self, error)

@@ -334,15 +334,16 @@ class HandlerPool:
         if self._gives_up(error, message):
             # The report about the dead letter says it.
             return
-        options, plugins = self._core.options, self._core.target.context.plugins
+        target = self._core.target
+        plugins = target.context.plugins
         subject = sequence = delivered = None
         if message is not None:
             subject = message.subject
             with contextlib.suppress(NotJetStreamMessageError):
                 sequence, delivered = message.sequence, message.metadata.delivered
         fields: dict[str, Any] = {
-            "stream": options.stream,
-            "consumer": options.consumer,
+            "stream": target.stream,
+            "consumer": target.consumer,
             "subject": subject,
             "sequence": sequence,
         }

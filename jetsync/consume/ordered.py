@@ -32,9 +32,9 @@ from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
 from jetsync._proto.ordered import OrderedCursor
-from jetsync.consume.fetch import OrderedBatch
+from jetsync.consume.fetch import Fetch, OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
-from jetsync.consume.ordered_reads import OrderedConsumption, OrderedFetch
+from jetsync.consume.ordered_reads import OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.values.codec import to_wire
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
@@ -393,11 +393,12 @@ class OrderedConsumer:
 
     def _fetch(self, name: str, **options: Any) -> OrderedBatch:
         request, wait = fetch_request(**options)
-        return self._begin(
-            Deadline.after(max(wait, SHORTEST_CREATE)),
-            lambda: OrderedBatch(OrderedFetch(self._source, request, wait=wait, name=name)),
-            verify=False,
-        )
+        source = self._source
+
+        def begin() -> OrderedBatch:
+            return OrderedBatch(Fetch(source.target, request, wait=wait, name=name, source=source))
+
+        return self._begin(Deadline.after(max(wait, SHORTEST_CREATE)), begin, verify=False)
 
     def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
         wanted = ordered_options(self._source, **options)

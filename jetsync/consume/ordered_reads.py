@@ -1,8 +1,8 @@
 """
-Read an ordered consumer: one bounded batch, or an iteration without end.
+Read an ordered consumer without end.
 
-Both advance the cursor of their ordered consumer, and replace its consumer on the server when that
-is lost.
+Each message that is handed out advances the cursor of the ordered consumer. If its consumer on the
+server is lost, the source replaces it.
 """
 
 from __future__ import annotations
@@ -15,31 +15,21 @@ import attrs
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
-from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import ENTRY
 from jetsync._base.keywords import hide_extra, refuse_position
-from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._hooks.errors import PluginError
-from jetsync._proto.ordered import MissingMessages
-from jetsync._proto.pull import message_size
-from jetsync._proto.pull_size import rest_of
 from jetsync.consume.core import ConsumptionCore
-from jetsync.consume.fetch import Fetch
+from jetsync.consume.ordered_source import reset_reason
 from jetsync.consume.pull_feed import empty_pull
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from typing_extensions import Self
 
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.pull import PullRequest
-    from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
-    from jetsync.consume.target import PullTarget
     from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
@@ -48,12 +38,6 @@ __all__ = ["OrderedConsumption"]
 
 # Seconds for which the server keeps the pull of a nudge.
 NUDGE: Final = 0.01
-
-GONE: Final = (
-    errors.ConsumerDeletedError,
-    errors.ConsumerNotFoundError,
-    errors.StreamNotFoundError,
-)
 
 
 class OrderedConsumption:
@@ -330,13 +314,9 @@ class OrderedConsumption:
             raise errors.WaitTimeoutError("a message", deadline.total)
         self._core = None
         error = core.engine.error
-        if isinstance(error, MissingMessages):
-            self._reason = "gap"
-        elif isinstance(error, (*GONE, errors.NoHeartbeatError, errors.ConsumptionClosedError)):
-            if core.losses:
-                self._reason = "reconnected"
-            else:
-                self._reason = "silent" if isinstance(error, errors.NoHeartbeatError) else "gone"
+        reason = reset_reason(error, core.engine.losses)
+        if reason is not None:
+            self._reason = reason
         elif isinstance(error, errors.JetSyncError):
             self._reading.end(error)
         elif error is not None:
@@ -389,143 +369,3 @@ def take_arrived(consumption: OrderedConsumption) -> Message | None:
         consumption._reading.end(error)  # noqa: SLF001
         consumption.close()
         return None
-
-
-class OrderedFetch:
-    """
-    One bounded pull from an ordered consumer, repeated on as many consumers as it takes.
-
-    Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
-    Locks: none; the iteration of the batch lets in one call at a time.
-    """
-
-    def __init__(
-        self, source: OrderedSource, request: PullRequest, *, wait: float, name: str
-    ) -> None:
-        self._source = source
-        self.request = request
-        self._name = name
-        self._until = Deadline.after(wait)
-        # Set once the batch is closed, by any thread. The first one ends waits, too.
-        self._closing = Latch()
-        self.closing: bool = False
-        # Whether no call runs the iteration any more.
-        self.is_over: bool = False
-        # How many messages were handed out.
-        self.received: int = 0
-        self._size = 0
-        self._pull(request, wait)
-
-    @property
-    def status(self) -> Status | None:
-        """The status that ended the last pull; None while it is open, or if none was needed."""
-        return self._fetch.status
-
-    def interrupt(self) -> None:
-        """End the wait of another thread, or one that this signal handler interrupted."""
-        self._closing.set()
-        self._fetch.interrupt()
-
-    def abandon(self) -> None:
-        """Want no more messages, so that none is missing."""
-        self.closing = True
-        self._fetch.abandon()
-
-    def end(self, result: object, error: BaseException | None) -> None:
-        """End the fetch, and leave the hooks of plugins; safe to repeat."""
-        self._closing.set()
-        self._fetch.end(result, error)
-        self.is_over = True
-
-    def _pull(self, request: PullRequest, wait: float) -> None:
-        """Begin a pull from the current consumer."""
-        source = self._source
-        source.fresh = False
-        self.target: PullTarget = source.target
-        self._fetch = Fetch(self.target, request, wait=wait, name=self._name, order=source.cursor)
-
-    def messages(self, result: object) -> Generator[Message, None, None]:
-        """Yield the messages of as many consumers as it takes; plugins see *result*."""
-        source, asked = self._source, self.request
-        try:
-            while True:
-                reason: ResetReason | None = None
-                try:
-                    yield from self._read(asked, result)
-                except MissingMessages:
-                    reason = "gap"
-                except GONE:
-                    reason = "gone"
-                except (errors.NoHeartbeatError, errors.RequestTimeoutError):
-                    reason = "silent"
-                over = self._closing.is_set() or source.context.connection.stopping
-                if not reason and source.is_current and not over:
-                    source.fresh = True
-                    return
-                source.fresh = False
-                if over or self._rest() is None:
-                    return
-                try:
-                    source.remake(self._until, reason or "reconnected", self._closing)
-                except errors.WaitTimeoutError as error:
-                    if isinstance(error.__cause__, errors.JetSyncError):
-                        raise_failure(error.__cause__)
-                    return
-                rest = self._rest()
-                if self._closing.is_set() or rest is None:
-                    return
-                asked = rest
-                self._pull(asked, self._until.remaining())
-        except errors.JetSyncError:
-            raise
-        except BaseException as raised:
-            if not self.closing:
-                self._fetch.leave(is_whole=isinstance(raised, GeneratorExit) and source.fresh)
-            raise
-        finally:
-            self.end(result, None)
-
-    def _read(self, asked: PullRequest, result: object) -> Generator[Message, None, None]:
-        """
-        Yield the messages of one fetch from the current consumer.
-
-        Raises:
-            MissingMessages: Messages were lost.
-        """
-        source, fetch, seen, me = self._source, self._fetch, 0, get_ident()
-        cursor = source.cursor
-        error: BaseException | None = None
-        try:
-            while not (fetch.feed is None or self._closing.is_set() or fetch.connection.stopped):
-                frames = fetch.receive()
-                for frame in frames:
-                    seen += 1
-                    source.taking = me, cursor.position
-                    cursor.hand_out(frame[1])
-                    # If all that was asked for has arrived, the consumer has sent nothing else.
-                    source.fresh = seen == asked.max_messages and source.is_current
-                    try:
-                        message = fetch.target.make(frame)
-                    except PluginError:
-                        # The next use of the consumer gets it again.
-                        source.take_back()
-                        raise
-                    self.received += 1
-                    if asked.max_bytes is not None:
-                        self._size += message_size(frame)
-                    # As in `OrderedConsumption.__next__`.
-                    source.taking = None
-                    yield message
-                    if fetch.closing or fetch.connection.stopped:
-                        break
-            if fetch.error is not None:
-                raise_failure(fetch.error)
-        except BaseException as raised:
-            error = None if isinstance(raised, GeneratorExit) else raised
-            raise
-        finally:
-            fetch.end(result, error)
-
-    def _rest(self) -> PullRequest | None:
-        """Return what is left to ask for; None if nothing is left, or no time."""
-        return rest_of(self.request, self.received, self._size, self._until.remaining())

@@ -21,7 +21,7 @@ from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD
+from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD, MissingMessages
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
@@ -67,6 +67,12 @@ LIMITS: Final = ("max_batch", "max_bytes", "max_expires", "inactive_threshold")
 USUAL_LIMITS: Final = {"inactive_threshold": INACTIVE_NS}
 USUAL: Final = ConsumerConfig(inactive_threshold=INACTIVE_THRESHOLD)
 
+GONE: Final = (
+    errors.ConsumerDeletedError,
+    errors.ConsumerNotFoundError,
+    errors.StreamNotFoundError,
+)
+
 _logger = get_logger("jetsync.ordered")
 
 
@@ -78,6 +84,25 @@ def _is_temporary(error: errors.JetSyncError) -> bool:
     return isinstance(
         error, (errors.RequestTimeoutError, errors.ConnectionLostError, errors.DisconnectedError)
     )
+
+
+def reset_reason(error: BaseException | None, losses: int) -> ResetReason | None:
+    """
+    Return why a consumer has to be replaced whose read has ended with *error*; None if it has not.
+
+    Args:
+        error: Why the read ended; None if it ended as it should.
+        losses: How often the connection was lost.
+    """
+    if isinstance(error, MissingMessages):
+        return "gap"
+    is_silent = isinstance(error, (errors.NoHeartbeatError, errors.RequestTimeoutError))
+    # A read is closed if a call was interrupted.
+    if not is_silent and not isinstance(error, (*GONE, errors.HandleClosedError)):
+        return None
+    if losses:
+        return "reconnected"
+    return "silent" if is_silent else "gone"
 
 
 def _position(answer: Mapping[str, Any]) -> tuple[int, int]:

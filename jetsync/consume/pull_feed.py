@@ -28,8 +28,6 @@ from jetsync.consume.feed import Feed, SiftedMailbox, abandon
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jetsync._hooks.calls import Entered
     from jetsync._proto.pull import Priorities
     from jetsync.consume.target import PullTarget
@@ -68,17 +66,20 @@ class PullFeed(Feed[Pulling]):
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self.entered: dict[bytes, Entered] = {}
 
-    def end(self, *, closing: bool, unused: Iterable[Frame] = ()) -> None:
+    def end(self, *, closing: bool) -> None:
         """
         Send no more pulls, go back to the pool or unsubscribe, and nak what will not be taken.
 
         Unless it is closing, the messages that have arrived can still be taken.
         """
         engine, target, box = self.engine, self.target, self.box
-        if not closing:
+        unused: list[Frame] = []
+        if box.frames and not closing:
             self.receive(time.monotonic())
-        if engine.buffer or engine.refused:
-            unused = [*(engine.take_all() if closing else engine.take_refused()), *unused]
+        if closing:
+            unused = engine.take_all()
+        elif engine.refused:
+            unused = engine.take_refused()
         if engine.may_be_served or box.frames or box.failure is not None:
             if target.wants_acks:
                 abandon(box, self._listener, unused, functools.partial(give_back, self.lane))

@@ -841,7 +841,7 @@ class TestBounds:
         recorder = HookRecorder("jetsync_fetch")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             with client.jetstream().consumer(stream.name, "worker").consume() as messages:
-                assert messages._core.options.threshold == 250
+                assert messages._core.engine.options.threshold == 250
             (call,) = recorder.of("jetsync_fetch")
         operation = call["operation"]
         assert (operation.max_messages, operation.max_bytes) == (500, None)

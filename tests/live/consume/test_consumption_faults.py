@@ -18,7 +18,7 @@ from helpers.connections import connection_of
 from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
 from helpers.waiting import at_some_pace, eventually, is_led, timed
-from jetsync.consume.core import ConsumptionCore
+from jetsync.consume.feed import Feed
 
 
 def fill(js, stream, count, start=0):
@@ -219,7 +219,7 @@ def test_an_exception_of_a_signal_handler_reaches_the_interrupted_call(js, strea
     """
     consumer = stream.create_consumer("worker")
     with consumer.consume() as messages:
-        Interrupt(monkeypatch, ConsumptionCore, "_step", LookupError)
+        Interrupt(monkeypatch, Feed, "step", LookupError)
         with pytest.raises(LookupError):
             messages.next(timeout=20)
         with pytest.raises(jetsync.ConsumptionClosedError, match="interrupted"):
@@ -298,11 +298,11 @@ class TestEndedInAHook:
         def attempt(pace):
             inside, most = [], []
 
-            def watched(driver):
+            def watched(feed, now):
                 inside.append(threading.get_ident())
                 most.append(len(inside))
                 try:
-                    step(driver)
+                    return step(feed, now)
                 finally:
                     inside.pop()
 
@@ -315,7 +315,7 @@ class TestEndedInAHook:
                             messages.next(timeout=5)
                         told.set()
 
-            monkeypatch.setattr(ConsumptionCore, "_step", watched)
+            monkeypatch.setattr(Feed, "step", watched)
             told = threading.Event()
             with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
                 worker = client.jetstream().consumer(stream.name, "worker")
@@ -329,7 +329,7 @@ class TestEndedInAHook:
             assert max(most) == 1
 
         stream.create_consumer("worker")
-        step = ConsumptionCore._step
+        step = Feed.step
         at_some_pace(attempt)
 
 

@@ -21,7 +21,7 @@ from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
-from jetsync.consume.core import ConsumptionCore
+from jetsync.consume.feed import Feed
 from jetsync.devserver import DevServer
 
 
@@ -278,7 +278,7 @@ class TestReset:
         messages = ordered.consume()
         assert take(messages, 3) == [0, 1, 2]
 
-        Interrupt(monkeypatch, ConsumptionCore, "_step", LookupError)
+        Interrupt(monkeypatch, Feed, "step", LookupError)
         with pytest.raises(LookupError):
             messages.next(timeout=20)
         js.publish(f"{stream.name}.a", b"3")
@@ -783,7 +783,7 @@ class TestThreads:
         """
         fill(js, stream, 5)
         batch = ordered.fetch(5, expires=30)
-        eventually(lambda: len(batch._fetch._fetch.feed.box.frames) == 5)
+        eventually(lambda: len(batch._fetch.core.feed.box.frames) == 5)
         messages = iter(batch)
         assert next(messages).data == b"0"
         connection_of(client).stopped = True
