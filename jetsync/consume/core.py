@@ -421,3 +421,6 @@ class ConsumptionCore:
             self.target.context.connection.probe()
         self.feed.end(closing=self.closing)
         self.is_open = False
+        # After this, because an interrupt before would end a feed that another fetch may have.
+        if isinstance(self.feed, PullFeed):
+            self.feed.go_back()

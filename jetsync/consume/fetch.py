@@ -234,8 +234,9 @@ class Fetch:
         rest = self._rest()
         if closed.is_set() or rest is None:
             return False
-        self._before, self._before_size = self.received, self._before_size + self._engine.size
+        before = self.received, self._before_size + self._engine.size
         self._begin(source.target, rest, self._until.remaining())
+        self._before, self._before_size = before
         return True
 
 

@@ -63,17 +63,20 @@ class PullFeed(Feed[Pulling]):
         context.connection.pull_boxes.add(box)
         # The SUB line is sent with the first pull.
         self._listener = Listener(self.lane, box)
+        # Whether no message may arrive after the end.
+        self._is_idle = False
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self.entered: dict[bytes, Entered] = {}
 
     def end(self, *, closing: bool) -> None:
         """
-        Send no more pulls, go back to the pool or unsubscribe, and nak what will not be taken.
+        Send no more pulls, unsubscribe unless it is idle, and nak what will not be taken.
 
         Unless it is closing, the messages that have arrived can still be taken.
         """
         engine, target, box = self.engine, self.target, self.box
         unused: list[Frame] = []
+        self._is_idle = False
         if box.frames and not closing:
             self.receive(time.monotonic())
         if closing:
@@ -89,15 +92,20 @@ class PullFeed(Feed[Pulling]):
         else:
             if unused:
                 target.give_back(unused)
-            if isinstance(engine, FetchEngine):
-                # The consumer refers to its idle feeds, so they must not refer to it.
-                del self.target, self.engine
-                target.pool.append(self)
-            else:
-                # The statistics of a consumption that has ended still show its pulls.
+            # The statistics of a consumption that has ended still show its pulls.
+            self._is_idle = isinstance(engine, FetchEngine)
+            if not self._is_idle:
                 self._listener.end()
         if self.entered:
             self.leave_ended()
+
+    def go_back(self) -> None:
+        """Go to the pool of the consumer, if this was a fetch and no message may arrive."""
+        if self._is_idle:
+            pool = self.target.pool
+            # The consumer refers to its idle feeds, so they must not refer to it.
+            del self.target, self.engine
+            pool.append(self)
 
     def receive(self, now: float) -> None:
         """Pass the frames in the mailbox to the engine, and report the statuses."""

@@ -99,7 +99,10 @@ def test_an_idle_feed_does_not_keep_its_consumer(target):
     """A feed in the pool refers to no consumer, so that a dropped consumer is freed at once."""
     feed = begun(target, PullRequest(max_messages=1, expires=1.0))
     feed.engine.drain()
-    feed.end(closing=True)
+    for _ in range(2):
+        # An interrupt may follow the first one.
+        feed.end(closing=True)
+    feed.go_back()
     assert target.pool == [feed]
     assert target not in vars(feed).values()
     assert not [each for each in vars(feed).values() if isinstance(each, FetchEngine)]
