@@ -657,3 +657,38 @@ class TestInboxes:
         rig = Rig(priorities=Priorities("A"))
         assert rig.status("400 Bad Request - Invalid Priority Group") is PullOutcome.FAILED
         assert rig.engine.may_be_served
+
+
+class TestAway:
+    @pytest.mark.parametrize("heartbeat", [5.0, None])
+    def test_silence_does_not_count_while_no_thread_reads(self, heartbeat):
+        """
+        Silence counts from the moment at which a thread reads again, if there are heartbeats.
+        """
+        rig = Rig(heartbeat=heartbeat)
+        rig.engine.leave(rig.clock())
+        rig.clock.advance(20.0)
+        rig.engine.back(rig.clock())
+        assert rig.look() is None
+        assert rig.engine.error is None
+        rig.clock.advance(10.0)
+        assert (rig.look() is None) is (heartbeat is None)
+
+    def test_an_interrupted_step(self):
+        """
+        After an interrupt inside a step, messages may still arrive, though no pull is open.
+        """
+        rig = Rig()
+        rig.engine.pulls.remove(*rig.pulls)
+        rig.engine.interrupted(errors.HandleClosedError("batch"))
+        assert rig.engine.is_ending
+        assert rig.engine.may_be_served
+
+    def test_lost_connections_are_counted(self):
+        """
+        The engine counts the lost connections.
+        """
+        rig = Rig()
+        rig.lost(1)
+        rig.lost(2)
+        assert rig.engine.losses == 2
