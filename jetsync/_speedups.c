@@ -2186,7 +2186,9 @@ stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     HOLD_FIELDS(self);
-    if (stage->places > 0 && (int64_t)header.size + data.size <= stage->small) {
+    /* Looked at again: whoever has stopped and then closed the stage finds no message later. */
+    if (stage->places > 0 && !READ_FLAG(&stage->is_stopped) &&
+        (int64_t)header.size + data.size <= stage->small) {
         failed = add_frame(stage, subject, header, data, count > 3 ? as_entry(args[3]) : NULL);
         stage->places -= failed == 0;
         number = stage->last;
@@ -2215,11 +2217,13 @@ stage_add(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return PyLong_FromLong(0);
     }
     HOLD_FIELDS(self);
-    failed = add_frame(stage, subject, header, data, as_entry(args[3]));
-    if (failed == 0 && stage->places > 0) {
-        stage->places--;
+    if (!READ_FLAG(&stage->is_stopped)) {
+        failed = add_frame(stage, subject, header, data, as_entry(args[3]));
+        if (failed == 0 && stage->places > 0) {
+            stage->places--;
+        }
+        number = stage->last;
     }
-    number = stage->last;
     LET_FIELDS_GO();
     return failed < 0 ? NULL : PyLong_FromLongLong(number);
 }

@@ -1,8 +1,8 @@
 """
-Messages on their way: ``publish_many`` and ``Publisher`` send with it.
+Messages in flight: ``publish_many`` and ``Publisher`` use a flight to send them.
 
 A flight owns the reply subscription, the messages in flight, and the retries of messages that no
-stream took. It starts no threads and takes no locks; its owner does.
+stream took. It starts no threads. Its only lock is that of its stage.
 
 ``publish_many`` encodes blocks and sends them. A ``Publisher`` gets its messages one by one, and
 its stage collects them, because a write costs more than encoding a message. Any thread may stage
@@ -65,7 +65,7 @@ FIRST_RETRY: Final = 1 << 40
 
 # The largest message that `Stage.stage` takes: bytes of headers and payload together. It bounds the
 # bytes that may be staged without a look at the limit.
-SMALL: Final = 4 * BLOCK_BYTES // BLOCK_MESSAGES
+SMALL_IN_FLIGHT: Final = 4 * BLOCK_BYTES // BLOCK_MESSAGES
 
 # After these errors of a write, nothing was sent.
 _NOT_SENT: Final = (
@@ -159,7 +159,7 @@ class Flight:
     # calls `stage.stage` and `add`. The worker of a `Publisher` calls `wait`, `decide_retries` and
     # `close` without the turn. The loop thread calls `box.find_messages`, and `stage.stop` when a
     # connection is lost.
-    # Locks: none of its own.
+    # Locks: none of its own but that of its stage.
 
     def __init__(
         self,
@@ -269,8 +269,7 @@ class Flight:
         """
         stage = self.stage
         deadline = Deadline.after(self.options.ack_timeout)
-        block = self.pipeline.enter_staged(stage.take)
-        numbers = range(stage.done + 1, stage.done + stage.taken + 1)
+        block, numbers = self._take_staged()
         try:
             while block:
                 try:
@@ -284,7 +283,7 @@ class Flight:
             raise
         finally:
             stage.written()
-            # It stays closed, and forgets what was written.
+            # The stage stays closed, and drops what was written.
             stage.permit(0, 0)
 
     def _write(self, block: bytes, numbers: range, deadline: Deadline) -> None:
@@ -379,11 +378,9 @@ class Flight:
         Without a connection, or in a signal handler that cannot write, they stay staged.
         """
         self._end_write()
-        stage = self.stage
         self.permit()
-        block = self.pipeline.enter_staged(stage.take)
+        block, numbers = self._take_staged()
         if block:
-            numbers = range(stage.done + 1, stage.done + stage.taken + 1)
             if numbers.start <= self._stale:
                 block = self._encode_again(numbers)
             try:
@@ -404,7 +401,9 @@ class Flight:
         places = options.size - len(self.pipeline.in_flight) - len(self.waiting)
         # The number of the last message that was taken, and so is in flight or has ended.
         last = stage.done + stage.taken
-        stage.permit(last + min(places, room // SMALL), min(SMALL, self.encoder.limit))
+        stage.permit(
+            last + min(places, room // SMALL_IN_FLIGHT), min(SMALL_IN_FLIGHT, self.encoder.limit)
+        )
         if not self._may_stage():
             # The connection was lost meanwhile.
             stage.stop()
@@ -418,11 +417,17 @@ class Flight:
         self.is_ended = True
         self.stage.stop()
 
+    def _take_staged(self) -> tuple[bytes, range]:
+        """Put the staged messages in flight; return their frames and numbers."""
+        stage = self.stage
+        block = self.pipeline.enter_staged(stage.take)
+        return block, range(stage.done + 1, stage.done + stage.taken + 1)
+
     def _fail_unsent(self, error: Exception) -> None:
         """Fail the messages that could not be written."""
         stage = self.stage
-        self.pipeline.enter_staged(stage.take)
-        self._fail(range(stage.done + 1, stage.done + stage.taken + 1), error)
+        _, numbers = self._take_staged()
+        self._fail(numbers, error)
         stage.written()
         soon = time.monotonic() + CONNECTION_POLL
         for retry in [retry for retry in self.waiting if retry.due <= soon]:
@@ -437,18 +442,17 @@ class Flight:
 
     def abandon(self, error: Exception) -> None:
         """End all messages after a bug in the owner; those that were sent may be stored."""
+        self.stage.close()
         self._forget_messages()
-        stage, pipeline = self.stage, self.pipeline
-        pipeline.enter_staged(stage.take)
+        pipeline, (_, unsent) = self.pipeline, self._take_staged()
         if self._writing is None:
             # Otherwise, a write that was interrupted may have sent these.
-            unsent = range(stage.done + 1, stage.done + stage.taken + 1)
             self._fail_interrupted(pipeline.take_back(unsent), error, sent=False)
         self._fail_interrupted(pipeline.take_back(list(pipeline.in_flight)), error, sent=True)
         waiting, self.waiting = self.waiting, []
         self._fail_interrupted([(0, retry) for retry in waiting], error, sent=False)
         self._writing = None
-        stage.written()
+        self.stage.written()
 
     def _fail_interrupted(
         self, messages: Iterable[tuple[int, Any]], error: Exception, *, sent: bool

@@ -284,7 +284,7 @@ class Publisher:
             data: The payload. Text is sent as UTF-8.
             headers: The headers. jetsync does not change this object.
             msg_id: Id for duplicate detection. The stream stores only the first message with an id
-                within its duplicate flight.
+                within its duplicate window.
             ttl: Time-to-live: seconds or a ``timedelta``, at least 1 second, or ``"never"``
                 (ADR-43).
             expect: Conditions for storing the message.
@@ -346,6 +346,10 @@ class Publisher:
         except errors.WaitTimeoutError:
             # Trying again with each message would double the cost of publishing meanwhile.
             self._write_at = math.inf
+            if self._in_callback:
+                # Meanwhile, the worker has left its work for the code of a callback.
+                self._write_at = 0
+                self._turn.run(FOREVER, self._flush_rare)
         except errors.CallInSignalHandlerError:
             # This signal handler interrupted a call that has the turn, or one that the worker waits
             # for. The worker will write.
@@ -623,6 +627,10 @@ class Publisher:
         # this line, or while the worker still flushed regularly, and relies on the worker to write
         # it.
         self._stopped = self._stopped or flight.box.failure
+        if self._stopped is not None:
+            flight.end()
+            # Waits for a thread that is staging a message. Later ones are refused.
+            stage.close()
         if stage.count:
             return -1.0
         if self._stopped is not None:
@@ -684,7 +692,9 @@ class Publisher:
             self._room.notify()
         self._ended.notify()
         if observed or report_due:
-            self._write_at, self._in_callback = 0, True
+            # In this order, see `_flush_staged`.
+            self._in_callback = True
+            self._write_at = 0
             flight.flush()
         return observed, report_due
 

@@ -3,8 +3,9 @@ Staging: small messages get their numbers and wait, until they are written toget
 
 A call that takes a turn and writes costs about 3 us, and staging costs a fifth of it. Any thread
 may stage a message, without the turn of the publisher. A call that has the turn writes the staged
-messages before it waits, or when they fill a block. Otherwise, the loop thread writes them after a
-short pause.
+messages before it waits, or when they fill a block. Otherwise, the loop thread of a fast
+publisher or the worker of a publisher writes them after a short pause. Those of an atomic batch
+wait for its next write.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Stage:
     Numbers messages, and keeps their frames until they are written.
 
     The owner of a batch opens it for some messages and closes it before it changes anything. A
-    flight leaves it open. A message has its number from the moment in which it is staged. An
-    exception of a signal handler, at any step, leaves it staged with its number, or not staged. In
-    the compiled twin, each call is one step.
+    ``Publisher`` leaves it open, and ``publish_many`` keeps it closed. A message has its number
+    from the moment in which it is staged. An exception of a signal handler, at any step, leaves it
+    staged with its number, or not staged. In the compiled twin, each call is one step.
 
     A message may have an entry, which :meth:`take` moves to the messages in flight.
 
@@ -52,9 +53,8 @@ class Stage:
         suffix: What follows the number, in each reply subject or header block.
     """
 
-    # Threads: any for `stage`, `add` and `stop`, the loop thread for `take`, `written` and
-    # `close_if_empty`, and for the rest those that have the turn of the publisher, as does the loop
-    # thread.
+    # Threads: any for `stage`, `add` and `stop`; for the rest, those that have the turn of the
+    # owner. The loop thread takes that turn, too. `publish_many` has one thread and no turn.
     # Locks: the staging lock, `_lock`, protects `places`, and the end of `_frames` while the stage
     # is not stopped. `stop` sets `_is_stopped` without it.
 
@@ -129,7 +129,7 @@ class Stage:
 
     @property
     def fresh(self) -> int:
-        """How many messages were not taken."""
+        """How many messages have entries that :meth:`take` has not moved."""
         return len(self._frames) - self._moved
 
     def stage(
@@ -156,7 +156,8 @@ class Stage:
             return 0
         with self._lock:
             places = self.places
-            if places <= 0:
+            # Looked at again: whoever has stopped and then closed the stage finds no message later.
+            if places <= 0 or self._is_stopped:
                 return 0
             # A signal handler that interrupts the next steps must not stage another message.
             self.places = 0
@@ -181,6 +182,8 @@ class Stage:
             return 0
         refuse_reentry(self._lock)
         with self._lock:
+            if self._is_stopped:
+                return 0  # type: ignore[unreachable]  # Another thread has stopped it.
             places, self.places = self.places, 0
             number = self._add(target, data, header, entry)
             self.places = places - 1 if places > 0 else places
