@@ -57,7 +57,8 @@ class Buffered(ABC):
         # How often two heartbeats in a row were missed, and how often the connection was lost.
         self.misses: int = 0
         self.losses: int = 0
-        # If nothing can be sent until this moment, it fails, after so many seconds in all.
+        # If nothing can be sent until then, the read fails. `wait` is the whole time in seconds,
+        # for the error.
         self.send_until: float = math.inf
         self.wait: float = math.inf
 

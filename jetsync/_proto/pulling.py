@@ -158,6 +158,10 @@ class Pulling(Buffered):
         """Note that a pull was served, so the next pause is short."""
         self._pause, self.refusals = PULL_RETRY_WAIT, 0
 
+    def give_up(self) -> None:
+        """Note that an open pull was given up."""
+        self.gave_up = True
+
     def resume(self) -> None:
         """End a pause, because there is another connection."""
         self._pause, self.not_before = PULL_RETRY_WAIT, 0.0

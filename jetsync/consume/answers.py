@@ -203,7 +203,7 @@ class Answers:
         self._stop_listening()
 
     def _judge(self, frame: Frame, me: int) -> None:
-        """Decide whether the frame that a thread holds is an answer, and hold that if it is."""
+        """Decide whether the frame that a thread holds is an answer; if so, hold the message."""
         held, engine = self._reading.held, self._engine
         if frame[2] is not None and not engine.count and is_no_responders(frame):
             engine.settle()

@@ -152,14 +152,20 @@ class ConsumptionCore:
             connection.consumptions.add(self)
         if connection.stopping:
             self.engine.drain()
-        if not isinstance(self.engine, FetchEngine):
-            self.refill()
-        elif isinstance(self.feed, PullFeed) and not self.engine.draining:
-            # As it is, because programs repeat the same fetch, and its JSON is made once. Not in
-            # the turn, because no other thread knows this object.
-            self.feed.pull(self.engine.request)
-        if self.pool is not None:
-            self.pool.start()
+        try:
+            if not isinstance(self.engine, FetchEngine):
+                self.refill()
+            elif isinstance(self.feed, PullFeed) and not self.engine.draining:
+                # The request itself, not a copy: programs repeat the same fetch, and the JSON of a
+                # request is made once. Not in the turn, because no other thread knows this object.
+                self.feed.pull(self.engine.request)
+            if self.pool is not None:
+                self.pool.start()
+        except BaseException:
+            # After Ctrl-C, the traceback keeps this object, and the server has its pull. Threads
+            # that have started would handle messages, and no caller could end them.
+            self.close()
+            raise
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At its end, the interpreter empties modules, but not the default of an argument.
@@ -377,7 +383,8 @@ class ConsumptionCore:
         """Return whether nothing has happened since the last step, so that none is due."""
         is_over = self.closing or not self.is_open or self.engine.is_ending
         is_due = self._had_messages or self.reading.turn.unfinished or self.feed.box.ready
-        return not (is_over or is_due)
+        # Handlers that have returned make room for a pull, and wake no driver.
+        return not (is_over or is_due or self.engine.low_mark() >= 0)
 
     def _wake_driver(self) -> None:
         """Drive once, or have the driving thread look for changes."""
@@ -423,4 +430,4 @@ class ConsumptionCore:
         self.is_open = False
         # After this, because an interrupt before would end a feed that another fetch may have.
         if isinstance(self.feed, PullFeed):
-            self.feed.go_back()
+            self.feed.return_to_pool()

@@ -94,7 +94,7 @@ class SiftedMailbox(Mailbox):
 
 class Feed(ABC, Generic[E]):
     """
-    The connection between one engine and the server.
+    Passes commands and frames between an engine and the server.
 
     A reader calls :meth:`step` to act, and :meth:`wait` until there is something to do. A feed
     waits only in :meth:`wait`.
@@ -135,6 +135,7 @@ class Feed(ABC, Generic[E]):
                 self._report_silence(silent_for)
             self.blocked = not self.send(now)
         if self.blocked and now >= engine.send_until:
+            # The time is over, so this does not wait: it raises the reason.
             try:
                 self.lane.outbox.wait_open(Deadline(engine.send_until, engine.wait))
             except errors.TransportError as error:

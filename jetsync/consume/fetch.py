@@ -108,6 +108,7 @@ class Fetch:
             order = self.source.cursor
         if target.context.plugins.enter_fetch is not None:
             self._entered = target.enter(self._name, request, wait)
+        core: ConsumptionCore | None = None
         try:
             self.core = core = ConsumptionCore(target, request, wait=wait, order=order)
             assert isinstance(core.engine, FetchEngine)
@@ -115,7 +116,9 @@ class Fetch:
             if core.feed.blocked:
                 core.wait_until_sent()
         except BaseException as error:
-            self._leave(None, error)
+            if core is not None:
+                core.close()
+            self._leave_plugins(None, error)
             raise
 
     @property
@@ -180,9 +183,9 @@ class Fetch:
         if unused:
             self.target.give_back(unused)
         self.is_over = True
-        self._leave(result, error)
+        self._leave_plugins(result, error)
 
-    def leave(self, *, is_whole: bool) -> None:
+    def mark_left(self, *, is_whole: bool) -> None:
         """
         Have another iteration say that messages may be missing, unless the batch was closed.
 
@@ -199,7 +202,7 @@ class Fetch:
             self._closed.set()
         self._left = None
 
-    def _leave(self, result: object, error: BaseException | None) -> None:
+    def _leave_plugins(self, result: object, error: BaseException | None) -> None:
         """Leave the hooks of plugins."""
         entered, self._entered = self._entered, None
         if entered is not None:
@@ -215,6 +218,9 @@ class Fetch:
 
     def _replace(self, source: OrderedSource, closed: Latch, result: object) -> bool:
         """Continue with another consumer if the last one is lost; return False at the end."""
+        if self.is_over:
+            # Another iteration after the end. What it has not taken was given back.
+            return False
         error = self._engine.error
         reason = self._reason(error)
         over = self.closing or self.connection.stopping
@@ -224,7 +230,11 @@ class Fetch:
         source.fresh = False
         if (error is not None and reason is None) or over or self._rest() is None:
             return False
-        self._leave(result, error)
+        try:
+            self._leave_plugins(result, error)
+        except Exception as raised:
+            if raised is not error:
+                raise
         try:
             source.remake(self._until, reason or "reconnected", closed)
         except errors.WaitTimeoutError as failure:
@@ -237,6 +247,9 @@ class Fetch:
         before = self.received, self._before_size + self._engine.size
         self._begin(source.target, rest, self._until.remaining())
         self._before, self._before_size = before
+        if closed.is_set():
+            # Meanwhile, another call has closed the last core.
+            self.core.close()
         return True
 
 
@@ -395,7 +408,7 @@ class MessageBatch:
             error = None if isinstance(raised, GeneratorExit) else raised
             if not isinstance(raised, errors.JetSyncError):
                 is_left = isinstance(raised, GeneratorExit)
-                fetch.leave(is_whole=is_left and not (unused or self._untaken))
+                fetch.mark_left(is_whole=is_left and not (unused or self._untaken))
             if isinstance(raised, PluginError) and not target.wants_acks:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
@@ -482,7 +495,7 @@ class OrderedBatch(MessageBatch):
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
             if not isinstance(raised, errors.JetSyncError):
-                fetch.leave(is_whole=error is None and source.fresh)
+                fetch.mark_left(is_whole=error is None and source.fresh)
             raise
         finally:
             fetch.end(self, error)

@@ -124,12 +124,7 @@ class HandlerPool:
         if self._options.keep_alive and self._core.target.wants_acks:
             name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
-        try:
-            self._core.target.context.connection.start_threads(*threads)
-        except BaseException:
-            # Threads that have started would handle messages, and no caller could end them.
-            self._core.close()
-            raise
+        self._core.target.context.connection.start_threads(*threads)
 
     def is_own_thread(self) -> bool:
         """Return whether the calling thread is a worker."""

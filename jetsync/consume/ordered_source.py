@@ -88,7 +88,7 @@ def _is_temporary(error: errors.JetSyncError) -> bool:
 
 def reset_reason(error: BaseException | None, losses: int) -> ResetReason | None:
     """
-    Return why a consumer has to be replaced whose read has ended with *error*; None if it has not.
+    Return why the consumer has to be replaced after a read ended with *error*, or None.
 
     Args:
         error: Why the read ended; None if it ended as it should.

@@ -2,8 +2,8 @@
 The feed of a pull consumer: it sends pulls, and receives what they bring.
 
 Servers send the answers to a pull to its reply subject. Each feed has one subscription for all its
-pulls. A consumer keeps the feeds that are idle, and lends one to each fetch, so a fetch costs one
-write and no subscription of its own.
+pulls. A consumer keeps the feeds that are idle, and lends one to each read. So a fetch usually
+costs one write and no new subscription.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _logger = get_logger("jetsync.consume")
 
 class PullFeed(Feed[Pulling]):
     """
-    The pulls of one fetch or consumption, and the subscription that they are answered on.
+    The pulls of one consumption, or of one fetch after another, and their subscription.
 
     Threads: as for :class:`Feed`.
-    Locks: none; the iteration of the batch or the reading turn of the consumption protects it.
+    Locks: none; the reading turn of its core protects it.
 
     Args:
         target: The consumer.
@@ -84,6 +84,8 @@ class PullFeed(Feed[Pulling]):
         elif engine.refused:
             unused = engine.take_refused()
         if engine.may_be_served or box.frames or box.failure is not None:
+            # If Ctrl-C strikes and this is repeated, it must not go to the pool.
+            engine.give_up()
             if target.wants_acks:
                 abandon(box, self._listener, unused, functools.partial(give_back, self.lane))
             else:
@@ -99,7 +101,7 @@ class PullFeed(Feed[Pulling]):
         if self.entered:
             self.leave_ended()
 
-    def go_back(self) -> None:
+    def return_to_pool(self) -> None:
         """Go to the pool of the consumer, if this was a fetch and no message may arrive."""
         if self._is_idle:
             pool = self.target.pool

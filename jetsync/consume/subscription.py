@@ -50,8 +50,8 @@ class BoundedMailbox(Mailbox):
     The server sends every message that is published to the subject, so only the client can limit
     them.
 
-    Threads: the one that reads the socket pushes messages. The one that holds the turn
-    lock of the subscription takes them.
+    Threads: the one that reads the socket pushes messages. The one that has the reading turn takes
+    them.
     Locks: none of its own; each counter has one writer.
     """
 

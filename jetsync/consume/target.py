@@ -52,7 +52,7 @@ class PullTarget:
         consumer: str,
         policy: AckPolicy | None,
     ) -> None:
-        # The feeds of ended fetches, for the next ones.
+        # The feeds of ended fetches, for the next reads.
         self.pool: list[PullFeed] = []
         self.context = context
         self.lane: Lane = context.lane

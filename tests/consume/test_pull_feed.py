@@ -102,7 +102,7 @@ def test_an_idle_feed_does_not_keep_its_consumer(target):
     for _ in range(2):
         # An interrupt may follow the first one.
         feed.end(closing=True)
-    feed.go_back()
+    feed.return_to_pool()
     assert target.pool == [feed]
     assert target not in vars(feed).values()
     assert not [each for each in vars(feed).values() if isinstance(each, FetchEngine)]

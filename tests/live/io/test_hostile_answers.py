@@ -17,7 +17,7 @@ from helpers.fake_server import FakeServer
 from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
-from jetsync.consume.inbox import SiftedMailbox
+from jetsync.consume.feed import SiftedMailbox
 from jetsync.testing import HookRecorder
 
 DEEP = b'{"a":' * 100_000

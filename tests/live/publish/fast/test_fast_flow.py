@@ -22,6 +22,7 @@ from helpers.interrupts import handled_at
 from helpers.streams import fast_stream
 from helpers.waiting import blocked, eventually, timed
 from jetsync._base.deadline import Deadline
+from jetsync._base.turn import outside
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.encode import Encoder
 from jetsync.publish.fast_stream import FastStream
@@ -39,7 +40,7 @@ class TestFlow:
 
         def slow(fast_stream, subject):
             if subject.endswith(".new"):
-                found.append(eventually(lambda: stored_in(stream) == [1, 2]))
+                found.append(outside(eventually, lambda: stored_in(stream) == [1, 2]))
             look_up(fast_stream, subject)
 
         monkeypatch.setattr(FastStream, "_check", slow)
