@@ -1,13 +1,14 @@
 """
-The protocol engine of atomic batches (ADR-50), with all state of a batch over all attempts.
+The protocol engine of atomic batches (ADR-50), with the phase, the messages and the
+outcome of a batch over all attempts.
 
 It numbers the messages of a batch, decides which of them ask for an answer, commits in one of two
 ways, checks headers and reads answers. It keeps all messages. It does not encode, write or wait.
 
 From API level 4 a batch can end with a marker that the server does not store. Older servers commit
-only with a message, so the engine holds the latest message back for the commit. Every batch ends in
-one of three ways: stored as a whole, not stored, or unknown. Sources: ADR-50; facts about servers
-2.12 to 2.15 where they differ.
+only with a message, so the engine holds the latest message back for the commit. A batch is stored
+as a whole, not stored, or unknown, or its messages were stored one by one. Sources: ADR-50; facts
+about servers 2.12 to 2.15 where they differ.
 """
 
 from __future__ import annotations
@@ -132,6 +133,10 @@ class AtomicBatchEngine(Generic[Item]):
         # it may have been written.
         self._complete = False
         self._may_commit = False
+        # How the current attempt is sent, see :meth:`start`.
+        self._hold_back = self._ack_first = False
+        self._ack_every = 0
+        self._limit: int | None = None
 
     def start(
         self,
@@ -142,7 +147,7 @@ class AtomicBatchEngine(Generic[Item]):
         limit: int | None = None,
     ) -> None:
         """
-        Start an attempt. Nothing but :meth:`commit_all` comes before it.
+        Start an attempt. Call it first, unless :meth:`commit_all` does.
 
         Args:
             hold_back: Whether the server needs a message for the commit.

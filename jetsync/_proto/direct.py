@@ -67,7 +67,7 @@ _ERRORS: Final[Mapping[int, type[errors.StatusError]]] = {
 # - "lagging": a page of a server that has not reached the moment of the read
 # - "cut": not all messages of a read that needs a given moment to continue
 # - "too many": a refusal, because more subjects match than a server accepts
-Verdict: TypeAlias = Literal[
+PageVerdict: TypeAlias = Literal[
     "unanswered", "stranger", "drained", "nothing", "lagging", "cut", "too many"
 ]
 
@@ -90,7 +90,7 @@ class PagedRead:
     #: Whether there is nothing more to request.
     done: bool = False
     #: What the caller has to decide about before it opens another page. None if there is nothing.
-    verdict: Verdict | None = None
+    verdict: PageVerdict | None = None
     # Names of the other streams whose answers are accepted.
     _trusted: frozenset[bytes] = frozenset()
     #: The stream that answered the last page; None if the page had no message.

@@ -92,7 +92,7 @@ class Tally:
 
 class Pipeline(Generic[Item]):
     """
-    The messages in flight of one window.
+    The messages in flight of one publisher or bulk publish.
 
     Args:
         prefix: The reply subject up to the message's number.

@@ -139,7 +139,8 @@ class Bucket:
             leader: Ask the leader, which knows every change.
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
-            begun: Requests of :meth:`begin_last` by subject, to take those that are needed from.
+            begun: Requests that :meth:`begin_last` made, by subject. Those that are awaited are
+                taken out.
         """
         context, subjects = self.context, [*begun] if begun else self._documents(name)
         for subject in subjects[:1] if exact else subjects:
@@ -151,7 +152,7 @@ class Bucket:
         return None
 
     def begin_last(self, name: str) -> Iterator[tuple[str, Request]]:
-        """Make the requests of :meth:`last` to the leader, for a block that carries them."""
+        """Make the requests that :meth:`last` sends to the leader, to send them before a chunk."""
         for subject in self._documents(name):
             request = {"last_by_subj": subject}
             yield subject, begin_get(self.context, self.stream.name, request)

@@ -191,7 +191,8 @@ class Put:
     def _read_old(self) -> None:
         if not self._has_read:
             deadline = Deadline.after(self._seconds)
-            # A copy, because this call ends all of them, also after Ctrl-C.
+            # A copy: `last` takes requests out, and `_end_begun` has to end all of them, also after
+            # Ctrl-C.
             begun = dict(self._begun)
             self._old = self._bucket.last(self._name, deadline, leader=True, begun=begun)
             self._has_read = True

@@ -1,3 +1,3 @@
 """
-Publishing: single messages, windows of many messages, atomic batches and fast ingest.
+Publishing: single messages, many messages in flight, atomic batches and fast ingest.
 """

@@ -80,8 +80,9 @@ class AtomicBatch:
     after its first message. jetsync discards an open batch when the client closes, when the
     interpreter exits, or when your program drops the last reference to the batch. In the last case
     it emits a ResourceWarning. Any thread may add messages, one call at a time. If Ctrl-C or
-    another exception of a signal handler interrupts a call that adds a message, you can only
-    discard the batch.
+    another exception of a signal handler interrupts a call that adds a message, the batch has the
+    whole message or none of it. If the next call raises BatchClosedError, you can only discard the
+    batch.
     """
 
     # Threads: any. The thread of a commit waits without the turn; its phase keeps other calls

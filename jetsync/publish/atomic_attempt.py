@@ -70,7 +70,7 @@ class BatchAttempt:
         context: Context of the batch.
         engine: The engine of the batch, whose next attempt this is.
         messages: Checks the messages of the batch, and has looked up the stream.
-        options: Options of the batch; None if :meth:`send` gets the complete batch. The first
+        options: Options of the batch; None if :meth:`commit_all` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
 
@@ -204,9 +204,9 @@ class BatchAttempt:
         """
         Stage a small message, or return False if :meth:`add` has to add it.
 
-        Any thread may call this, without the turn. The staged messages are written
-        with one that has no place, with one that is added :data:`STAGING_PAUSE` seconds after the
-        last write, and by the commit. No timer is needed, because only the commit makes the
+        Any thread may call this, without the turn. The staged messages are written when a message
+        does not fit on the stage, when one is added more than :data:`STAGING_PAUSE` seconds after
+        the last write, and by the commit. No timer is needed, because only the commit makes the
         messages visible.
         """
         outbox = self._outbox
@@ -243,13 +243,13 @@ class BatchAttempt:
             self.send((), deadline, self._take(()))
 
     def allow_staging(self) -> None:
-        """Let other threads stage from here on; the caller has the turn, and no step."""
+        """Let other threads stage from here on; the caller has the turn."""
         engine, stage = self.engine, self._stage
         places = min(engine.places, MOST_STAGED - 1 - stage.count)
         stage.allow(engine.last, places, self.messages.small)
 
     def _take(self, parts: Sequence[Part[BatchItem]]) -> bytes:
-        """Return the staged frames, and keep them, and after them the messages of *parts*."""
+        """Return the staged frames. The engine keeps them, followed by the messages of *parts*."""
         block = self._stage.take()
         self._stage.written()
         self.engine.keep(block, [item for part in parts for item in part.items])

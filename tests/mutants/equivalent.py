@@ -39,12 +39,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "ask = min(ask, USUAL_LIMIT ^ 1)",
     ): "The usual limit is even, so both operators give the next number.",
     (
-        "jetsync/_proto/consume.py",
-        "ConsumeEngine.is_ending",
-        "or (limit is not None and self.admitted >= limit)",
-        "or (limit is not None and self.admitted == limit)",
-    ): "`_admit` drops what exceeds the limit, so it is never exceeded.",
-    (
         "jetsync/_proto/direct_last.py",
         "LastRead",
         "_page_bytes: int = attrs.field(kw_only=True)",
@@ -68,12 +62,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "batch.close()",
         "pass",
     ): "Nothing else holds the iterator, so it has ended and closed the batch already.",
-    (
-        "jetsync/consume/fetch.py",
-        "Fetch._wait_for_frames",
-        "if due is not None and due < until.at:",
-        "if due is not None and due <= until.at:",
-    ): "If the moments are equal, so are the two deadlines.",
     (
         "jetsync/publish/atomic_attempt.py",
         "BatchAttempt._cause",
