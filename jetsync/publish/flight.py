@@ -259,16 +259,19 @@ class Flight:
         self._forget_messages()
         self._listener.end()
 
-    def send(self) -> None:
+    def send(self, *, may_wait: bool = True) -> None:
         """
         Write the staged messages, and wait for a connection if there is none.
+
+        Args:
+            may_wait: If not, messages that cannot be written at once fail, and this raises nothing.
 
         Raises:
             DisconnectedError, ConnectionClosedError: Nothing was sent; all these messages have
                 failed with this error.
         """
         stage = self.stage
-        deadline = Deadline.after(self.options.ack_timeout)
+        deadline = Deadline.after(self.options.ack_timeout) if may_wait else NO_WAIT
         block, numbers = self._take_staged()
         try:
             while block:
@@ -280,7 +283,8 @@ class Flight:
                         block = self._encode_again(numbers)
         except (errors.DisconnectedError, errors.ConnectionClosedError) as error:
             self._fail(numbers, error)
-            raise
+            if may_wait:
+                raise
         finally:
             stage.written()
             # The stage stays closed, and drops what was written.

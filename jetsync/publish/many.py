@@ -146,8 +146,9 @@ class BulkPublish:
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
         flight, hooks = self._flight, self._hooks
+        may_wait = False
         try:
-            return flight.encoder.fill(
+            exhausted = flight.encoder.fill(
                 flight.stage,
                 source,
                 flight.prefix,
@@ -156,9 +157,15 @@ class BulkPublish:
                 shared_headers=hooks.shared_headers,
                 prepare=hooks.prepare,
             )
+            may_wait = True
+        except Exception:
+            may_wait = True
+            raise
         finally:
-            # Also if the source raised: the messages that it gave before are published.
-            flight.send()
+            # Also if the source raised: the messages that it gave before are published. After
+            # Ctrl-C, this does not wait for a connection.
+            flight.send(may_wait=may_wait)
+        return exhausted
 
     def _wait(self) -> bool:
         """

@@ -806,6 +806,31 @@ class TestHooks:
         assert 4 <= max(places) <= 5
         js.delete_stream(stream.name)
 
+    @pytest.mark.parametrize("count", [0, 3, 700])
+    def test_an_interrupt_without_a_connection(self, count):
+        """
+        If Ctrl-C strikes while there is no connection, the call does not wait for one.
+        """
+        with (
+            DevServer() as server,
+            jetsync.connect(server.url, reconnect_wait=60) as client,
+        ):
+            js = client.jetstream()
+            js.create_stream("S", subjects=["s"], storage="memory")
+
+            def messages():
+                for n in range(count):
+                    yield "s", b"%d" % n
+                server.kill()
+                eventually(lambda: not client.is_connected)
+                raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt) as caught, timed(0.0, 60.0):
+                js.publish_many(messages(), ack_timeout=1000)
+            report = caught.value.report
+            assert report.resume_at <= count
+            assert report.count + len(report.failures) == count
+
     def test_the_report_names_the_messages_of_unknown_outcome(self, js, unique):
         """
         Messages in flight are in the report with an unknown outcome, and are not counted.
