@@ -57,6 +57,12 @@ class Buffered(ABC):
         # How often two heartbeats in a row were missed, and how often the connection was lost.
         self.misses: int = 0
         self.losses: int = 0
+        # When the last thread stopped driving; None before the first one began.
+        self._left: float | None = None
+        # Seconds of silence that were reported already.
+        self.silent_before: float = 0.0
+        # Whether silence was ignored since the last frame, because no thread was driving.
+        self.excused: bool = False
         # If nothing can be sent until then, the read fails. `wait` is the whole time in seconds,
         # for the error.
         self.send_until: float = math.inf
@@ -77,6 +83,11 @@ class Buffered(ABC):
     def heartbeat(self) -> float:
         """Seconds between the server's heartbeats; 0 without any."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds without a thread that drives, after which earlier silence does not count."""
+        return self.heartbeat
+
     def probe_due(self, now: float) -> bytes | None:
         """Return the reply subject of the probe to send now, or None."""
         return None if not self.probe.wanted or self.is_ending else self.probe.due(now)
@@ -94,17 +105,34 @@ class Buffered(ABC):
         """Return at how many buffered messages something may have to be sent; -1 for none."""
 
     @abstractmethod
+    def heard_now(self, now: float) -> None:
+        """Count silence from now on."""
+
     def leave(self, now: float) -> None:
         """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
+        self._left = now
 
-    @abstractmethod
     def back(self, now: float) -> None:
-        """Note that a thread begins to drive."""
+        """
+        Note that a thread begins to drive.
+
+        If none was driving for long, silence counts from now on, because frames may have arrived
+        that are still unread. This is done once until the next frame. Otherwise a thread that
+        drives now and then would never notice a lost pull.
+        """
+        if self._left is None or self.excused:
+            return
+        if 0.0 < self.patience < now - self._left:
+            self.excused = True
+            self.silent_before = 0.0
+            self.heard_now(now)
 
     def lost(self, epoch: int, now: float) -> None:  # noqa: ARG002 - used by its subclasses.
         """Note that the connections up to *epoch* are lost, with what was sent on them."""
         self.losses += 1
         self.probe.lost()
+        self.silent_before = 0.0
+        self.excused = False
 
     def admit(self, messages: Sequence[Frame]) -> None:
         """Put messages into the buffer, and those beyond ``stop_after`` aside."""

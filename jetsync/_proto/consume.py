@@ -231,8 +231,6 @@ class ConsumeEngine(Pulling):
         super().lost(epoch, now)
         self.pulls.lost(epoch)
         self._lost_at = None
-        self.silent_before = 0.0
-        self.excused = False
         self.resume()
         self.pulls.heard = now
         if self.order is not None:

@@ -56,12 +56,6 @@ class Pulling(Buffered):
         # No pull is sent before this moment; 0 for no such moment.
         self.not_before: float = 0.0
         self._pause = PULL_RETRY_WAIT
-        # When the last thread stopped driving; None before the first one began.
-        self._left: float | None = None
-        # Seconds of silence that were reported already.
-        self.silent_before = 0.0
-        # Whether silence was ignored since the last frame, because no thread was driving.
-        self.excused = False
         # Whether an open pull was given up, for example with its connection. The server may keep it
         # until it expires, and then serves it as well, because the inbox is subscribed again.
         self.gave_up: bool = False
@@ -122,24 +116,9 @@ class Pulling(Buffered):
                 self.exists(answer[3], now)
         return found
 
-    def leave(self, now: float) -> None:
-        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
-        self._left = now
-
-    def back(self, now: float) -> None:
-        """
-        Note that a thread begins to drive.
-
-        If none was driving for long, silence counts from now on, because frames may have arrived
-        that are still unread. This is done once until the next frame. Otherwise a thread that
-        drives now and then would never notice a lost pull.
-        """
-        if self._left is None or self.excused:
-            return
-        if 0.0 < self.heartbeat < now - self._left:
-            self.excused = True
-            self.silent_before = 0.0
-            self.pulls.heard = now
+    def heard_now(self, now: float) -> None:
+        """Count silence from now on."""
+        self.pulls.heard = now
 
     def interrupted(self, error: BaseException) -> None:
         """End with *error*, because a step was interrupted: messages may still arrive."""

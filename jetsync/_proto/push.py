@@ -107,12 +107,6 @@ class PushEngine(Buffered):
         # When the last frame arrived, or when silence began to count; None while no connection has
         # the subscription.
         self._heard: float | None = None
-        # Seconds of silence that were reported already.
-        self._silent_before = 0.0
-        # When the last thread stopped driving; None before the first one began.
-        self._left: float | None = None
-        # Whether silence was ignored since the last frame, because no thread was driving.
-        self._excused = False
 
     @property
     def heartbeat(self) -> float:
@@ -172,7 +166,7 @@ class PushEngine(Buffered):
             found = self._receive_mixed(frames)
             if self.strays.counts["foreign"] - before == len(frames):
                 return found
-        self._heard, self._silent_before, self._excused = now, 0.0, False
+        self._heard, self.silent_before, self.excused = now, 0.0, False
         return found
 
     def sift(self, frames: Sequence[Frame]) -> list[Frame]:
@@ -201,50 +195,38 @@ class PushEngine(Buffered):
         if due is None or now < due:
             return None
         assert self._heard is not None
-        self._silent_before += now - self._heard
+        self.silent_before += now - self._heard
         self._heard = now
         self.probe.want()
         if not self.options.heartbeat:
             return None
         self.misses += 1
-        return self._silent_before
+        return self.silent_before
 
     def subscribed(self, now: float) -> None:
         """Note that the connection has the subscription, so that silence counts from now on."""
         if self._heard is None:
             self._heard = now
 
-    def leave(self, now: float) -> None:
-        """Note that no thread drives from now on, so frames stay unread until :meth:`back`."""
-        self._left = now
+    @property
+    def patience(self) -> float:
+        """Seconds without a thread that drives, after which earlier silence does not count."""
+        return self.options.heartbeat or QUIET
 
-    def back(self, now: float) -> None:
-        """
-        Note that a thread begins to drive.
-
-        If none was driving for long, silence counts from now on, because frames may have arrived
-        that are still unread. This is done once until the next frame.
-        """
-        if self._left is None or self._excused or self._heard is None:
-            return
-        if now - self._left > (self.options.heartbeat or QUIET):
-            self._excused = True
-            self._silent_before = 0.0
+    def heard_now(self, now: float) -> None:
+        """Count silence from now on, if the connection has the subscription."""
+        if self._heard is not None:
             self._heard = now
 
     def lost(self, epoch: int, now: float) -> None:
         """Note that the connection was lost. The server's requests may still be open."""
         super().lost(epoch, now)
-        self._silent_before = 0.0
-        self._excused = False
         # However long it takes to reconnect, that is no silence of the server.
         self._heard = None
 
     def _next_silence(self) -> float | None:
         """Return when the silence has lasted too long; None without a subscription."""
-        return (
-            None if self._heard is None else self._heard + 2.0 * (self.options.heartbeat or QUIET)
-        )
+        return None if self._heard is None else self._heard + 2.0 * self.patience
 
     def _receive_mixed(self, frames: Sequence[Frame]) -> list[tuple[Status, PullOutcome]]:
         """Do as :meth:`receive` for a block with statuses, in the order of its frames."""

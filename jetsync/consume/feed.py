@@ -184,6 +184,9 @@ class Feed(ABC, Generic[E]):
         # Cleared first: an interruption after this must end the next wait.
         box.interrupted = False
         self.receive(now)
+        if not box.ready:
+            # The usual case: only frames have arrived.
+            return
         lost = box.take_lost()
         if lost:
             engine.lost(lost, now)
