@@ -33,7 +33,7 @@ from jetsync.consume.consumer import *
 from jetsync.consume.consumption import *
 from jetsync.consume.fetch import *
 from jetsync.consume.ordered import *
-from jetsync.consume.ordered_reads import *
+from jetsync.consume.ordered_consumption import *
 from jetsync.consume.subscription import *
 from jetsync.counters import *
 from jetsync.errors import *

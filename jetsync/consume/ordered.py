@@ -34,7 +34,7 @@ from jetsync._base.turn import Turn
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import Fetch, OrderedBatch
 from jetsync.consume.options import consume_options, fetch_request
-from jetsync.consume.ordered_reads import OrderedConsumption
+from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.values.codec import to_wire
 from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy

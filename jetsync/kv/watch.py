@@ -28,7 +28,7 @@ from jetsync._base.turn import outside
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.watching import WatchEngine
 from jetsync.consume.ordered import filter_fields, ordered_options, replicas_in
-from jetsync.consume.ordered_reads import OrderedConsumption, arrived, nudge, take_arrived
+from jetsync.consume.ordered_consumption import OrderedConsumption, arrived, nudge, take_arrived
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from jetsync.consume.ordered_reads import OrderedConsumption
+    from jetsync.consume.ordered_consumption import OrderedConsumption
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.ack_subject import Metadata

@@ -18,7 +18,7 @@ from jetsync.consume.options import (
     push_options,
 )
 from jetsync.consume.ordered import OrderedConsumer
-from jetsync.consume.ordered_reads import OrderedConsumption
+from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.consumer_config import ConsumerConfig
 

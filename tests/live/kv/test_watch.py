@@ -22,7 +22,7 @@ from helpers.consuming import RefusesOnce
 from helpers.streams import change_creation
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
-from jetsync.consume.ordered_reads import OrderedConsumption
+from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.devserver import DevServer
 from jetsync.kv import watch
 

@@ -17,7 +17,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually, timed
-from jetsync.consume.ordered_reads import OrderedConsumption
+from jetsync.consume.ordered_consumption import OrderedConsumption
 
 DATA = os.urandom(1_000_001)
 
