@@ -177,11 +177,11 @@ class Fetch:
         self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
     ) -> None:
         """End the fetch, give back *unused*, and leave the hooks of plugins; safe to repeat."""
+        # In front of later ones, because the server redelivers in the order of the naks.
+        for frame in reversed(unused):
+            self.core.engine.put_back(frame)
         if not self.is_taken:
             self.core.close()
-        # After it has unsubscribed. Otherwise the server would redeliver them to this client.
-        if unused:
-            self.target.give_back(unused)
         self.is_over = True
         self._leave_plugins(result, error)
 
@@ -415,7 +415,7 @@ class MessageBatch:
                 self._kept, self._iteration, resumable = unused, None, True
             raise
         finally:
-            fetch.end(self, error, () if resumable else [*self._take_untaken(), *unused])
+            fetch.end(self, error, () if resumable else [*self._take_untaken(), *reversed(unused)])
 
     def _note_yielded(self) -> None:
         """Note which of the messages that were made last have been yielded."""

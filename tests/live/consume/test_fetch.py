@@ -447,6 +447,24 @@ class TestNothingIsLost:
         assert sorted(numbers(rest)) == list(range(len(taken), 10))
         assert {message.metadata.delivered for message in rest} == {2}
 
+    def test_the_rest_is_given_back_in_order(self, js, stream, worker):
+        """
+        Messages that were taken from the socket are redelivered before those that came later.
+        """
+        fill(js, stream, 5)
+        taken = []
+        for message in worker.fetch(20, expires=30):
+            message.ack()
+            taken.append(message)
+            if len(taken) == 2:
+                fill(js, stream, 5, start=5)
+                eventually(lambda: worker.info().num_ack_pending == 8)
+                break
+        rest = numbers(worker.fetch(8, expires=20))
+        # Servers may send the first one later.
+        rest.remove(2)
+        assert rest == [*range(3, 10)]
+
     def test_messages_for_an_abandoned_fetch(self, js, stream, worker):
         """
         The pull of an abandoned fetch ends, so other fetches get later messages from their first
