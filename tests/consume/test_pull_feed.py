@@ -108,6 +108,22 @@ def test_an_idle_feed_does_not_keep_its_consumer(target):
     assert not [each for each in vars(feed).values() if isinstance(each, FetchEngine)]
 
 
+@pytest.mark.parametrize("wants_acks", [True, False])
+def test_a_feed_that_has_given_up_a_pull_is_not_used_again(target, wants_acks):
+    """A feed that gave up a pull does not go to the pool, also if its end is repeated."""
+    request = PullRequest(max_messages=1, expires=1.0)
+    target.wants_acks = wants_acks
+    for repeats in range(1, 4):
+        feed = begun(target, request)
+        assert feed.pull(request)
+        feed.engine.drain()
+        for _ in range(repeats):
+            # An interrupt may follow each of them but the last.
+            feed.end(closing=True)
+        feed.return_to_pool()
+        assert target.pool == []
+
+
 def test_the_last_one_may_be_gone(target):
     """A thread that loses the race for the last pooled feed gets a new one."""
 

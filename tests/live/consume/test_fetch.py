@@ -20,9 +20,12 @@ import jetsync
 from helpers.connections import client_of, connection_of
 from helpers.consuming import seen
 from helpers.domains import domain_link
+from helpers.interrupts import interrupted_at
 from helpers.streams import fill, fill_in_trouble, numbers
 from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
 from jetsync._base.deadline import Deadline
+from jetsync._proto.pull import PullEngine
+from jetsync.consume.handlers import HandlerPool
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
@@ -514,6 +517,82 @@ class TestNothingIsLost:
         # One is in use again, and one still waits for messages in flight.
         assert client.statistics().subscriptions <= before + 2
         worker.delete()
+
+    @pytest.mark.parametrize("policy", ["explicit", "none"])
+    def test_ctrl_c_at_any_step_of_close_leaves_no_pull_that_takes_messages(
+        self, nats_server, js, stream, policy
+    ):
+        """
+        Wherever Ctrl-C strikes while a batch with an open pull is closed, later fetches get the
+        messages that are stored afterwards.
+        """
+        step, ended = 0, False
+        # An interrupt may end the connection.
+        with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
+            own = client.jetstream().stream(stream.name)
+            worker = own.create_consumer("own", ack_policy=policy, ack_wait=300)
+
+            def take():
+                found = list(worker.fetch(1, expires=5))
+                if policy == "explicit":
+                    for message in found:
+                        message.ack()
+                return numbers(found)
+
+            while not ended:
+                step += 1
+                batch = worker.fetch(2, expires=300)
+                fill(js, stream, 1, start=-step)
+                # Kept, because a batch whose iteration is dropped is closed.
+                messages = iter(batch)
+                message = next(messages)
+                if policy == "explicit":
+                    message.ack()
+                ended = interrupted_at(step, batch.close)
+                del batch, messages, message
+                # From another client, whose connection is not interrupted.
+                eventually(lambda: stream.consumer("own").info().num_waiting == 0)
+                fill(js, stream, 1, start=step)
+                eventually(lambda number=step: number in take())
+
+    @pytest.mark.parametrize(
+        ("call", "owner", "name"),
+        [
+            ("fetch", PullEngine, "sent"),
+            ("next", PullEngine, "sent"),
+            ("consume", PullEngine, "sent"),
+            ("handle", PullEngine, "sent"),
+            ("handle", HandlerPool, "start"),
+        ],
+    )
+    def test_ctrl_c_after_the_pull_leaves_none_open(
+        self, js, stream, worker, monkeypatch, call, owner, name
+    ):
+        """
+        If Ctrl-C strikes in a call that has sent its pull, the next fetch gets the messages, also
+        while the exception is still handled.
+        """
+        calls = {
+            "fetch": lambda: worker.fetch(1, expires=300),
+            "next": lambda: worker.next(300),
+            "consume": lambda: worker.consume(expires=300),
+            "handle": lambda: worker.consume(lambda message: message.ack(), expires=300),
+        }
+        method = getattr(owner, name)
+
+        def interrupt(*arguments):
+            monkeypatch.undo()
+            method(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(owner, name, interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            calls[call]()
+        fill(js, stream, 1)
+        assert numbers(worker.fetch(1, expires=20)) == [0]
+        eventually(lambda: worker.info().num_waiting == 0)
+        # Its traceback keeps what the call has made.
+        assert caught.tb is not None
 
 
 class TestGone:

@@ -4,6 +4,7 @@ Ordered consumers on real servers: in order, without a gap or a duplicate, whate
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import shutil
@@ -20,8 +21,10 @@ from helpers.domains import domain_link
 from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
+from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume import ordered_source
 from jetsync.consume.feed import Feed
+from jetsync.consume.fetch import Fetch
 from jetsync.devserver import DevServer
 
 
@@ -60,6 +63,16 @@ def ordered(stream):
     """
     with stream.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
         yield ordered
+
+
+class Wraps:
+    """
+    A plugin that wraps each fetch and changes nothing.
+    """
+
+    @jetsync.hookimpl(wrapper=True)
+    def jetsync_fetch(self):
+        return (yield)
 
 
 class TestReset:
@@ -937,6 +950,135 @@ class TestFetch:
         assert got == [0, 1, 2, 3, 4]
         stream.delete_consumer(ordered.name)
         assert int(ordered.next(5).data) == 5
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    @pytest.mark.parametrize("loss", ["gone", "gap", "silent", "reconnected"])
+    def test_a_fetch_that_plugins_wrap_replaces_its_consumer(
+        self, nats_server, js, stream, monkeypatch, loss, wrapped
+    ):
+        """
+        A fetch replaces a consumer that is lost, whether a plugin wraps it or not.
+        """
+        resets = Resets()
+        plugins = [resets, Wraps()] if wrapped else [resets]
+        with jetsync.connect(nats_server.url, plugins=plugins, reconnect_wait=0.05) as client:
+            own = client.jetstream().stream(stream.name)
+            with own.ordered_consumer() as ordered:
+                fill(js, stream, 3)
+                if loss == "gap":
+                    # The messages that another reader takes are missing.
+                    taken = stream.consumer(ordered.name).fetch(1, expires=20)
+                    assert fetched(taken) == [0]
+                heartbeat = 0.5 if loss == "silent" else 20
+                batch = ordered.fetch(5, expires=60, heartbeat=heartbeat)
+                messages, got = iter(batch), []
+                if loss != "gap":
+                    got = [int(next(messages).data) for _ in range(3)]
+                if loss == "gone":
+                    stream.delete_consumer(ordered.name)
+                elif loss == "silent":
+                    engine = batch._fetch.core.engine
+                    monkeypatch.setattr(engine, "receive", lambda *_: [])
+                elif loss == "reconnected":
+                    client.reconnect()
+                fill(js, stream, 3, start=3)
+                got += fetched(messages)
+                assert got == [0, 1, 2, 3, 4]
+                assert fetched(ordered.fetch(1, expires=20)) == [5]
+        assert resets.seen[0].reason == loss
+
+    @pytest.mark.parametrize("leave", ["break", "close", "Ctrl-C", "Ctrl-C in the loop"])
+    def test_a_batch_that_was_left_changes_no_position(
+        self, js, stream, ordered, monkeypatch, leave
+    ):
+        """
+        If a batch that was left early is iterated again, the next fetch still gets the messages
+        that were not taken.
+        """
+        fill(js, stream, 30)
+        batch, got = ordered.fetch(10, expires=20), []
+        with contextlib.suppress(KeyboardInterrupt):
+            for message in batch:
+                got.append(int(message.data))
+                if leave == "Ctrl-C":
+                    Interrupt(monkeypatch, OrderedCursor, "hand_out")
+                elif len(got) == 3:
+                    if leave == "close":
+                        batch.close()
+                    if leave == "Ctrl-C in the loop":
+                        raise KeyboardInterrupt
+                    break
+        monkeypatch.undo()
+        if leave == "close":
+            assert fetched(batch) == []
+        else:
+            with pytest.raises(jetsync.HandleClosedError, match="may be missing"):
+                next(iter(batch))
+        rest = fetched(ordered.fetch(5, expires=20))
+        assert rest == list(range(len(got), len(got) + 5))
+
+    def test_an_ended_batch_that_is_iterated_again_changes_no_position(self, js, stream, ordered):
+        """
+        If an ended batch is iterated again while a newer one is open, and that one is left, no
+        message is skipped.
+        """
+        fill(js, stream, 30)
+        ended = ordered.fetch(3, expires=20)
+        assert fetched(ended) == [0, 1, 2]
+        batch = ordered.fetch(10, expires=20)
+        messages = iter(batch)
+        assert [int(next(messages).data) for _ in range(3)] == [3, 4, 5]
+        assert fetched(ended) == []
+        batch.close()
+        assert fetched(ordered.fetch(5, expires=20)) == [6, 7, 8, 9, 10]
+
+    def test_an_ended_batch_creates_no_consumer(self, nats_server, js, stream):
+        """
+        If a batch that has ended is iterated again after a reconnect, it takes no message and
+        creates no consumer.
+        """
+        fill(js, stream, 4)
+        with (
+            jetsync.connect(nats_server.url, reconnect_wait=0.05) as client,
+            client.jetstream().stream(stream.name).ordered_consumer() as ordered,
+        ):
+            ended = ordered.fetch(10, no_wait=True)
+            assert fetched(ended) == [0, 1, 2, 3]
+            fill(js, stream, 10, start=4)
+            client.reconnect()
+            name = ordered.name
+            assert fetched(ended) == []
+            assert ordered.name == name
+            assert fetched(ordered.fetch(10, expires=20)) == list(range(4, 14))
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_closed_by_another_thread_while_its_consumer_is_replaced(
+        self, stream, ordered, monkeypatch, when
+    ):
+        """
+        If another thread closes a batch while its consumer is being replaced, the iteration ends.
+        """
+        batch = ordered.fetch(10, expires=120)
+        begin = Fetch._begin
+
+        def close_by_another():
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(batch.close).result(20)
+
+        def closing(*arguments):
+            if when == "before":
+                close_by_another()
+            begin(*arguments)
+            if when == "after":
+                close_by_another()
+
+        monkeypatch.setattr(Fetch, "_begin", closing)
+        # Otherwise, the deletion may overtake the pull.
+        eventually(lambda: ordered.info().num_waiting == 1)
+        stream.delete_consumer(ordered.name)
+        with timed(0, 10):
+            assert fetched(batch) == []
+        assert batch.closed
 
     def test_fetches_across_lost_connections_skip_no_message(self, client, js, stream, ordered):
         """
