@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,12 +15,14 @@ import jetsync
 from helpers.acks import acks_of
 from helpers.interrupts import interrupted_at
 from helpers.scripted_lane import PLAIN, ScriptedContext, ScriptedLane
+from helpers.variants import VARIANTS, use_variant
 from helpers.waiting import LATE, eventually, timed
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import ack_runs, frames
 from jetsync.publish import hooks
+from jetsync.publish import stage as _stage
 from jetsync.publish.flight import Flight, FlightOptions
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
@@ -444,6 +447,169 @@ class TestStaging:
         errors = [reason(future) for future in futures]
         assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
         assert (lane.payloads, in_flight) == ([b"0", b"1", b"2", b"next"], {})
+
+
+class SameHash:
+    """
+    A key that calls a function when a subject with its hash is looked up.
+    """
+
+    def __init__(self, subject):
+        self.subject = subject
+        self.call = lambda: None
+
+    def __hash__(self):
+        return hash(self.subject)
+
+    def __eq__(self, other):
+        self.call()
+        return False
+
+
+class TestClosing:
+    """
+    A publisher closes while another thread is inside ``publish``.
+    """
+
+    @pytest.fixture
+    def publisher(self, lane, make, variant_name, monkeypatch):
+        """
+        A publisher of a variant whose messages are acknowledged.
+        """
+        use_variant(variant_name, monkeypatch)
+        # Nobody reads acks any more once the publisher has ended.
+        lane.on_write = lambda commands: lane.box and lane.ack(commands)
+        return make()
+
+    @pytest.mark.parametrize("variant_name", VARIANTS)
+    def test_while_the_subject_is_looked_up(self, lane, publisher):
+        """
+        The message is refused, and nothing is left of it.
+        """
+        key = SameHash("a.b")
+        publisher._flight.encoder.targets[key] = b""
+        publisher.publish("a.b", b"0").result(20)
+
+        def close():
+            key.call = lambda: None
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(publisher.close).result(20)
+
+        key.call = close
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish("a.b", b"1")
+        assert (lane.payloads, publisher.pending) == ([b"0"], 0)
+
+    @pytest.mark.parametrize("variant_name", ["python"])
+    @pytest.mark.parametrize("options", [{"headers": {"A": "b"}}, {"data": bytes(10_000)}])
+    def test_before_a_message_is_added(self, lane, publisher, monkeypatch, options):
+        """
+        A message that is large or has headers is refused, and nothing is left of it.
+        """
+        publisher.publish("a.b", b"0").result(20)
+        look, me = _stage.refuse_reentry, threading.get_ident()
+
+        def end(lock):
+            if threading.get_ident() == me:
+                monkeypatch.setattr(_stage, "refuse_reentry", look)
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(publisher.close).result(20)
+            look(lock)
+
+        monkeypatch.setattr(_stage, "refuse_reentry", end)
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish("a.b", **options)
+        assert (lane.payloads, publisher.pending) == ([b"0"], 0)
+
+    @pytest.mark.parametrize("variant_name", ["python"])
+    @pytest.mark.parametrize("options", [{}, {"headers": {"A": "b"}}])
+    def test_while_a_message_is_staged(self, lane, publisher, monkeypatch, options):
+        """
+        The close waits until the message is staged, and the message ends.
+        """
+        publisher.publish("a.b", b"0").result(20)
+        # Otherwise, the worker may wait for this thread before the close.
+        eventually(lambda: publisher._idle)
+        owner, struck, closing = type(publisher._flight.stage), threading.Event(), []
+        add, close = owner._add, owner.close
+
+        def adding(*arguments):
+            if not closing:
+                closing.append(pool.submit(publisher.close))
+                # The worker waits for this thread. Otherwise, it would have ended.
+                eventually(lambda: struck.is_set() or closing[0].done())
+            return add(*arguments)
+
+        def close_stage(stage):
+            struck.set()
+            return close(stage)
+
+        monkeypatch.setattr(owner, "_add", adding)
+        monkeypatch.setattr(owner, "close", close_stage)
+        with ThreadPoolExecutor(1) as pool:
+            future = publisher.publish("a.b", b"1", **options)
+            eventually(future.done)
+            closing[0].result(20)
+        assert future.result(20).sequence == 1
+        assert (lane.payloads, publisher.pending) == ([b"0", b"1"], 0)
+
+
+class GivesUp:
+    """
+    The turn of a publisher whose worker begins a callback when a thread gives up its wait.
+    """
+
+    def __init__(self, turn, begin_callback):
+        self._turn = turn
+        self._begin_callback = begin_callback
+
+    def __getattr__(self, name):
+        return getattr(self._turn, name)
+
+    def run(self, deadline, work, *arguments):
+        """
+        Give up each wait that has a limit.
+        """
+        if deadline is not FOREVER:
+            self._begin_callback()
+            raise jetsync.WaitTimeoutError("another call", deadline.total)
+        return self._turn.run(deadline, work, *arguments)
+
+
+class TestCallbacks:
+    @pytest.mark.parametrize("options", [{}, {"headers": {"A": "b"}}])
+    def test_a_thread_that_gives_up_when_a_callback_begins(self, lane, make, monkeypatch, options):
+        """
+        Messages of other threads are written while the worker is in a callback, also if a thread
+        gave up its wait for the turn when the callback began.
+        """
+        running, over = threading.Event(), threading.Event()
+
+        def on_report(_):
+            running.set()
+            assert over.wait(60)
+
+        publisher = make(on_report=on_report)
+        lane.on_write = lane.ack
+        publisher.publish("a.b", b"0")
+        assert running.wait(20)
+        lane.on_write = lambda commands: None
+
+        def begin_callback():
+            # As the worker does.
+            publisher._in_callback = True
+            publisher._write_at = 0
+
+        # As if the worker had not begun the callback yet, and messages were frequent.
+        publisher._in_callback, publisher._write_at = False, 1
+        monkeypatch.setattr(publisher, "_turn", GivesUp(publisher._turn, begin_callback))
+        try:
+            for number in range(1, 4):
+                publisher.publish("a.b", b"%d" % number, **options)
+                assert lane.payloads == [b"%d" % each for each in range(number + 1)]
+        finally:
+            over.set()
+            lane.ack(lane.transport.published()[1:], 2)
 
 
 class TestRoom:

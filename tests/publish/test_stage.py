@@ -35,6 +35,32 @@ def opened(places, last=2):
     return stage
 
 
+class SameHash:
+    """A key that calls a function when a subject with its hash is looked up."""
+
+    def __init__(self, subject):
+        self.subject = subject
+        self.call = lambda: None
+
+    def __hash__(self):
+        return hash(self.subject)
+
+    def __eq__(self, other):
+        self.call()
+        return False
+
+
+def ended_meanwhile(stage, calls):
+    """Call methods of a stage, as another thread may do at any step."""
+    with ThreadPoolExecutor(1) as pool:
+        for call in calls:
+            pool.submit(getattr(stage, call)).result(20)
+
+
+ENDS = [("stop",), ("close",), ("stop", "close")]
+"""How the owner, or the loop, ends a stage."""
+
+
 def state(stage):
     """Return what a stage says about its messages."""
     return stage.last, stage.count, stage.size, stage.places
@@ -217,6 +243,35 @@ class TestEnd:
         assert (stage.stage("a", b"x"), stage.count) == (0, 0)
         stage.allow(2, 1, 10)
         assert stage.stage("a", b"x") == 3
+
+    @pytest.mark.parametrize("calls", ENDS)
+    def test_a_stage_that_ends_while_a_subject_is_looked_up(self, calls):
+        """A message is not staged if its stage is stopped or closed after the first look."""
+        key = SameHash("a")
+        # In this order, so that the key is compared with the subject.
+        targets = {key: b"", "a": b"a"}
+        stage = _stage.Stage(targets, SUFFIX)
+        stage.begin(b"r.")
+        stage.allow(2, 3, 10)
+        assert stage.stage("a", b"x") == 3
+        key.call = lambda: ended_meanwhile(stage, calls)
+        assert stage.stage("a", b"y") == 0
+        assert (stage.last, stage.count, stage.take().count(SUFFIX)) == (3, 1, 1)
+
+    def test_a_stage_that_ends_before_a_message_is_added(self, stage, monkeypatch):
+        """A message of any size is not staged if its stage is stopped after the first look."""
+        if not hasattr(stage, "_lock"):
+            pytest.skip("the compiled stage calls nothing meanwhile")
+        look = _stage.refuse_reentry
+
+        def end(lock):
+            monkeypatch.undo()
+            ended_meanwhile(stage, ("stop", "close"))
+            look(lock)
+
+        monkeypatch.setattr(_stage, "refuse_reentry", end)
+        assert stage.add(b"a", bytes(100), b"", None) == 0
+        assert (stage.last, stage.count, stage.take()) == (2, 0, b"")
 
     def test_it_is_closed_only_if_it_is_empty(self, stage):
         """The loop closes a stage only if all messages are written."""
