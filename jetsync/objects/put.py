@@ -18,6 +18,7 @@ from jetsync import errors
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest, encode_name
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
@@ -170,10 +171,11 @@ class Put:
     def _send(self) -> None:
         upload, read = self._upload, self._source.read
         started = time.monotonic()
-        if not self._has_read:
-            self._begun.update(self._bucket.begin_last(self._name))
-        front = tuple(self._begun.values())
+        front: tuple[Request, ...] = ()
         while size := read((slot := upload.slot()).data):
+            if not (self._has_read or self._begun):
+                self._begun.update(self._bucket.begin_last(self._name))
+                front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
             upload.add(slot, size, front=front)
             front = ()
@@ -256,9 +258,9 @@ class Put:
             self._upload.abort(deadline)
         elif isinstance(error, errors.PublishOutcomeUnknownError):
             return False
-        elif not isinstance(error, errors.JetSyncError):
-            # Ctrl-C. Sending the document again is the only way to find out whether it is stored:
-            # the server may receive the first one later.
+        elif isinstance(error, PluginError) or not isinstance(error, errors.JetSyncError):
+            # Of a plugin that may have seen it stored, or Ctrl-C. Sending the document again is the
+            # only way to find out whether it is stored: the server may receive the first one later.
             self._commit(deadline, earlier=True)
             self._bucket.drop_chunks(self._old, cleanup(self._seconds))
             return True

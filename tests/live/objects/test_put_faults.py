@@ -172,6 +172,28 @@ class TestCuts:
         check(observer, DATA)
 
     @pytest.mark.parametrize(
+        "error", [ValueError("x"), jetsync.StreamFullError(description="x"), Stop()], ids=repr
+    )
+    def test_a_plugin_that_fails_after_the_document_is_stored(self, proxied, observer, error):
+        """The chunks stay, because the stored document needs them."""
+
+        class Fails:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self, operation):
+                """
+                Fail after each publish but those of chunks.
+                """
+                yield
+                if operation.name != "put":
+                    raise error
+
+        observer.put("a", OLD)
+        js, _ = proxied(Fails())
+        with pytest.raises((jetsync.PluginError, Stop)):
+            js.object_store(observer.bucket).put("a", DATA, chunk_size=50_000)
+        check(observer, DATA)
+
+    @pytest.mark.parametrize(
         "late",
         [
             pytest.param({3: 0.2, 5: 0.4, 7: 0.6}, id="some"),
