@@ -96,8 +96,9 @@ class Fetch:
         # Whether no call runs the iteration any more.
         self.is_over: bool = False
         self._entered: Entered | None = None
+        self._until = Deadline.after(wait)
+        # Last: it sends the pull.
         self._begin(target, request, wait)
-        self._until = Deadline(self._engine.send_until, wait)
 
     def _begin(self, target: PullTarget, request: PullRequest, wait: float) -> None:
         """Begin to fetch from a consumer."""
