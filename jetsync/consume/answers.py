@@ -161,12 +161,15 @@ class Answers:
         """Hold and return the next answer; None at the end. In the turn."""
         held, engine = self._reading.held, self._engine
         try:
-            while engine.reason != "closed":
+            while True:
                 if engine.reason is not None:
                     self._end()
                 item = held.get(me)
                 if isinstance(item, Message):
+                    # It counts, also if *until* has closed this object meanwhile.
                     return item
+                if engine.reason == "closed":
+                    break
                 if item is not None:
                     self._judge(item, me)
                 elif self._reading.over.is_set():

@@ -86,7 +86,8 @@ class Fetch:
         self._name = name
         self.source = source
         # The messages, and their bytes, of consumers that were replaced.
-        self._before = self._before_size = 0
+        self._before: int
+        self._before_size: int
         # The error of another iteration if this one was interrupted or left early.
         self._left: Exception | None = None
         # Whether another call closed the batch while the iteration was running.
@@ -100,8 +101,14 @@ class Fetch:
         # Last: it sends the pull.
         self._begin(target, request, wait)
 
-    def _begin(self, target: PullTarget, request: PullRequest, wait: float) -> None:
-        """Begin to fetch from a consumer."""
+    def _begin(
+        self,
+        target: PullTarget,
+        request: PullRequest,
+        wait: float,
+        before: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Begin to fetch from a consumer, after *before*: messages and bytes of earlier ones."""
         self.target = target
         order = None
         if self.source is not None:
@@ -113,7 +120,8 @@ class Fetch:
         try:
             self.core = core = ConsumptionCore(target, request, wait=wait, order=order)
             assert isinstance(core.engine, FetchEngine)
-            self._engine = core.engine
+            # Together, because what follows may raise.
+            self._engine, (self._before, self._before_size) = core.engine, before
             if core.feed.blocked:
                 core.wait_until_sent()
         except BaseException as error:
@@ -246,8 +254,7 @@ class Fetch:
         if closed.is_set() or rest is None:
             return False
         before = self.received, self._before_size + self._engine.size
-        self._begin(source.target, rest, self._until.remaining())
-        self._before, self._before_size = before
+        self._begin(source.target, rest, self._until.remaining(), before)
         if closed.is_set():
             # Meanwhile, another call has closed the last core.
             self.core.close()

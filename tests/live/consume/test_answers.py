@@ -417,6 +417,15 @@ class TestErrors:
         assert list(answers) == []
         assert open_subscriptions(client) == 0
 
+    def test_closed_by_the_function(self, client, asked, unique):
+        """
+        The answer that the function saw is counted, and is the last one.
+        """
+        answers = client.request_many(unique, timeout=30, until=lambda _: answers.close())
+        asked.answer(b"1", b"2")
+        assert [answer.data for answer in answers] == [b"1"]
+        assert (answers.count, answers.reason) == (1, "closed")
+
     def test_permissions(self, unique):
         """
         A refused subject raises that nothing was sent, and a refused inbox that it may have been.

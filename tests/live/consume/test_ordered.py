@@ -23,8 +23,10 @@ from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume import ordered_source
+from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.feed import Feed
 from jetsync.consume.fetch import Fetch
+from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
 
 
@@ -950,6 +952,28 @@ class TestFetch:
         assert got == [0, 1, 2, 3, 4]
         stream.delete_consumer(ordered.name)
         assert int(ordered.next(5).data) == 5
+
+    def test_the_count_of_a_fetch_whose_next_consumer_sends_nothing(
+        self, js, stream, ordered, monkeypatch
+    ):
+        """
+        If the first pull of the next consumer fails, the messages of earlier ones still count.
+        """
+        fill(js, stream, 3)
+        batch = ordered.fetch(5, expires=60)
+        messages = iter(batch)
+        for _ in range(3):
+            next(messages)
+
+        def fail(_):
+            raise jetsync.DisconnectedError
+
+        monkeypatch.setattr(PullFeed, "pull", lambda feed, _: setattr(feed, "blocked", True))
+        monkeypatch.setattr(ConsumptionCore, "wait_until_sent", fail)
+        stream.delete_consumer(ordered.name)
+        with pytest.raises(jetsync.DisconnectedError):
+            next(messages)
+        assert batch.received == 3
 
     @pytest.mark.parametrize("wrapped", [False, True])
     @pytest.mark.parametrize("loss", ["gone", "gap", "silent", "reconnected"])
