@@ -376,7 +376,7 @@ class PageReader:
         if not runs:
             self._unsubscribe()
             if engine.error is not None and (held := engine.release()):
-                runs = [stored_messages(held)]
+                return [stored_messages(held)]
         return runs
 
     def _arrived(self) -> list[Run]:
