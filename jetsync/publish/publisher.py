@@ -346,14 +346,14 @@ class Publisher:
         except errors.WaitTimeoutError:
             # Trying again with each message would double the cost of publishing meanwhile.
             self._write_at = math.inf
-            if self._in_callback:
-                # Meanwhile, the worker has left its work for the code of a callback.
-                self._write_at = 0
-                self._turn.run(FOREVER, self._flush_rare)
         except errors.CallInSignalHandlerError:
             # This signal handler interrupted a call that has the turn, or one that the worker waits
             # for. The worker will write.
             self._nudge_worker()
+        if self._in_callback and self._write_at == math.inf:
+            # Meanwhile, the worker has left its work for the code of a callback.
+            self._write_at = 0
+            self._flush_staged()
 
     def _flush(self) -> None:
         """Write the staged messages; in the turn."""
