@@ -415,8 +415,7 @@ class MessageBatch:
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
             if not isinstance(raised, errors.JetSyncError):
-                is_left = isinstance(raised, GeneratorExit)
-                fetch.mark_left(is_whole=is_left and not (unused or self._untaken))
+                fetch.mark_left(is_whole=error is None and not (unused or self._untaken))
             if isinstance(raised, PluginError) and not target.wants_acks:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
