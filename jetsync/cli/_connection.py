@@ -4,8 +4,7 @@ The connection options of all commands. They take precedence over the environmen
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -16,65 +15,72 @@ from jetsync.cli._units import positive_seconds_of
 from jetsync.options import TOGETHER
 from jetsync.values.server_urls import address, read_servers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
 COMMAND: Final = "jetsync.cli.command"
 """The command that runs, in the data that contexts of click share."""
 
-_OPTIONS: Final = (
-    click.option(
-        "-s",
-        "--server",
-        "servers",
+CONNECTION: Final = (
+    click.Option(
+        ["-s", "--server", "servers"],
         metavar="URL",
         help="Server URL, or several separated by commas.",
     ),
-    click.option("--context", metavar="NAME", help="Saved context of the nats command line."),
-    click.option("--user", metavar="NAME", help="User name."),
-    click.option("--password", metavar="TEXT", help="Password. NATS_PASSWORD is safer."),
-    click.option("--token", metavar="TEXT", help="Token. NATS_TOKEN is safer."),
-    click.option("--creds", "credentials", metavar="FILE", help="Credentials file."),
-    click.option("--nkey", "nkey_seed", metavar="FILE", help="File with the seed of an NKey."),
-    click.option(
-        "--tls-ca", metavar="FILE", help="File with trusted certificate authorities (PEM)."
+    click.Option(["--context"], metavar="NAME", help="Saved context of the nats command line."),
+    click.Option(["--user"], metavar="NAME", help="User name."),
+    click.Option(["--password"], metavar="TEXT", help="Password. NATS_PASSWORD is safer."),
+    click.Option(["--token"], metavar="TEXT", help="Token. NATS_TOKEN is safer."),
+    click.Option(["--creds", "credentials"], metavar="FILE", help="Credentials file."),
+    click.Option(["--nkey", "nkey_seed"], metavar="FILE", help="File with the seed of an NKey."),
+    click.Option(
+        ["--tls-ca"], metavar="FILE", help="File with trusted certificate authorities (PEM)."
     ),
-    click.option("--tls-cert", metavar="FILE", help="File with the client's certificate (PEM)."),
-    click.option("--tls-key", metavar="FILE", help="File with the key of that certificate (PEM)."),
-    click.option("--domain", "jetstream_domain", metavar="NAME", help="JetStream domain."),
-    click.option(
-        "--timeout",
+    click.Option(["--tls-cert"], metavar="FILE", help="File with the client's certificate (PEM)."),
+    click.Option(
+        ["--tls-key"], metavar="FILE", help="File with the key of that certificate (PEM)."
+    ),
+    click.Option(["--domain", "jetstream_domain"], metavar="NAME", help="JetStream domain."),
+    click.Option(
+        ["--timeout"],
         type=positive_seconds_of,
         metavar="DURATION",
         help="How long to wait for the connection and for each answer.  [default: 5s]",
     ),
 )
 
+FIELDS: Final = tuple(str(option.name) for option in CONNECTION)
+"""The arguments of :func:`make_options`."""
+
 
 class Command(click.Command):
     """
-    A command whose help lists the connection options at the end, under a heading of their own.
+    A command with the connection options. Its function gets them as one argument `options`.
+
+    The command line takes precedence over the context, and the context over the environment. A
+    login on the command line replaces the complete login of the context and the environment. If the
+    environment names a server, its options are not used for another one.
     """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params = [*self.params, *CONNECTION]
 
     def invoke(self, ctx: click.Context) -> Any:
         """
         Run the command, and let the group know its options if it fails.
         """
         ctx.meta[COMMAND] = self
+        fields = {name: ctx.params.pop(name) for name in FIELDS}
+        ctx.params["options"] = make_options(**fields)
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """
-        Write both lists.
+        Write the connection options after the others, under a heading of their own.
         """
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
         for option in self.get_params(ctx):
             record = option.get_help_record(ctx)
             if isinstance(option, click.Option) and record is not None:
-                sections["Connection" if option.name in FIELDS else "Options"].append(record)
+                sections["Connection" if option in CONNECTION else "Options"].append(record)
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
@@ -87,31 +93,6 @@ class Group(SuggestingGroup):
     """
 
     command_class = Command
-
-
-def connection_options(command: Callable[..., T]) -> Callable[..., T]:
-    """
-    Add the connection options to a command. The command gets them as one argument `options`.
-
-    The command line takes precedence over the context, and the context over the environment. A
-    login on the command line replaces the complete login of the context and the environment. If the
-    environment names a server, its options are not used for another one.
-    """
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> T:
-        fields = {name: given.pop(name) for name in FIELDS}
-        return command(options=make_options(**fields), **given)
-
-    for option in reversed(_OPTIONS):
-        wrapper = option(wrapper)
-    return wrapper
-
-
-FIELDS: Final = (
-    *("servers", "context", "user", "password", "token", "credentials", "nkey_seed"),
-    *("tls_ca", "tls_cert", "tls_key", "jetstream_domain", "timeout"),
-)
 
 
 def make_options(

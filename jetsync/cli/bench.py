@@ -24,7 +24,7 @@ import click
 import jetsync
 from jetsync._base import speedups
 from jetsync._base.locks import SIGNAL_CHECK
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import (
     WARNING,
     Styled,
@@ -356,7 +356,6 @@ class Settings:
 )
 @number_option("--replicas", default=1, show_default=True, help="Number of copies in a cluster.")
 @json_option
-@connection_options
 def bench(
     *,
     options: jetsync.ConnectOptions,

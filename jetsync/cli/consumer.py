@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._connection import Group, connect
 from jetsync.cli._names import consumer_argument, stream_argument
 from jetsync.cli._output import (
     GOOD,
@@ -53,7 +53,6 @@ def consumer() -> None:
 @consumer.command("ls")
 @stream_argument
 @json_option
-@connection_options
 def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: bool) -> None:
     """
     List the consumers of STREAM.
@@ -89,7 +88,6 @@ def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: boo
 @stream_argument
 @consumer_argument
 @json_option
-@connection_options
 def show_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, as_json: bool
 ) -> None:
@@ -192,7 +190,6 @@ def show_consumer(
     help="Remove the consumer when it has not been used for this time.  [default: never]",
 )
 @json_option
-@connection_options
 def add_consumer(
     *,
     options: jetsync.ConnectOptions,
@@ -263,7 +260,6 @@ def add_consumer(
     help="With --ack nak: how long to wait before the redelivery.",
 )
 @show_options
-@connection_options
 def next_messages(
     *,
     options: jetsync.ConnectOptions,
@@ -320,7 +316,6 @@ def next_messages(
 @stream_argument
 @consumer_argument
 @force_option
-@connection_options
 def remove_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, force: bool
 ) -> None:

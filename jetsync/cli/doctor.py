@@ -21,7 +21,7 @@ from jetsync._io.bridge import choose_uvloop
 from jetsync._io.login import make_login
 from jetsync._io.nats_seam import NEWEST, TESTED, minor_version
 from jetsync._io.tls import asks_tls
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import (
     ERROR,
@@ -137,7 +137,6 @@ class Report:
     help=f"Exit with 1 unless this feature works: {', '.join(NAMES)}. May be repeated.",
 )
 @json_option
-@connection_options
 def doctor(
     *,
     options: jetsync.ConnectOptions,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._names import stream_argument
 from jetsync.cli._output import (
     json_option,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 )
 @click.option("--raw", is_flag=True, help="Print only the bytes of the payload.")
 @json_option
-@connection_options
 def get(
     *,
     options: jetsync.ConnectOptions,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._connection import Group, connect
 from jetsync.cli._names import bucket_argument
 from jetsync.cli._output import (
     GOOD,
@@ -59,7 +59,6 @@ def kv() -> None:
 
 @kv.command("ls")
 @json_option
-@connection_options
 def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     """
     List the buckets.
@@ -126,7 +125,6 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
 @click.option("--compression", is_flag=True, default=None, help="Compress the files.")
 @click.option("--mirror", metavar="BUCKET", help="Make the bucket a copy of another one.")
 @click.option("--atomic", is_flag=True, default=None, help="Allow transactions.")
-@connection_options
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     """
     Create the bucket BUCKET.
@@ -140,7 +138,6 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
 @kv.command("rm")
 @bucket_argument
 @force_option
-@connection_options
 def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None:
     """
     Remove the bucket BUCKET with all its keys.
@@ -157,7 +154,6 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
 @kv.command()
 @bucket_argument
 @json_option
-@connection_options
 def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> None:
     """
     Show the configuration and the size of BUCKET.
@@ -196,7 +192,6 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
 @number_option("--revision", help="Show the value at revision N.")
 @click.option("--raw", is_flag=True, help="Print only the bytes of the value.")
 @json_option
-@connection_options
 def get(
     *,
     options: jetsync.ConnectOptions,
@@ -237,7 +232,6 @@ def get(
 @click.argument("value", required=False)
 @ttl_option
 @last_option
-@connection_options
 def put(
     *,
     options: jetsync.ConnectOptions,
@@ -267,7 +261,6 @@ def put(
 @click.argument("key")
 @click.argument("value", required=False)
 @ttl_option
-@connection_options
 def create(
     *,
     options: jetsync.ConnectOptions,
@@ -291,7 +284,6 @@ def create(
 @bucket_argument
 @click.argument("key")
 @last_option
-@connection_options
 def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int | None) -> None:
     """
     Delete KEY in BUCKET. Its history stays.
@@ -304,7 +296,6 @@ def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int 
 @click.argument("key")
 @ttl_option
 @last_option
-@connection_options
 def purge(
     *,
     options: jetsync.ConnectOptions,
@@ -323,7 +314,6 @@ def purge(
 @bucket_argument
 @click.argument("patterns", nargs=-1)
 @json_option
-@connection_options
 def keys(
     *, options: jetsync.ConnectOptions, bucket: str, patterns: tuple[str, ...], as_json: bool
 ) -> None:
@@ -343,7 +333,6 @@ def keys(
 @bucket_argument
 @click.argument("key")
 @json_option
-@connection_options
 def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: bool) -> None:
     """
     Show the stored revisions of KEY in BUCKET, oldest first.
@@ -367,7 +356,6 @@ def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: 
 @number_option("--count", help="End after N entries.")
 @click.option("--no-follow", is_flag=True, help="End after the stored entries.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per line.")
-@connection_options
 def watch(
     *,
     options: jetsync.ConnectOptions,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import jetsync
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import (
     GOOD,
     WARNING,
@@ -64,7 +64,6 @@ def header(text: str) -> tuple[str, str]:
 )
 @number_option("--count", help="Publish N messages with many in flight, and show the progress.")
 @json_option
-@connection_options
 def pub(
     *,
     options: jetsync.ConnectOptions,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._connection import Group, connect
 from jetsync.cli._names import store_argument
 from jetsync.cli._output import (
     GOOD,
@@ -66,7 +66,6 @@ def object() -> None:  # noqa: A001 - the name of the command
 @click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store objects.")
 @number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
 @click.option("--compression", is_flag=True, default=None, help="Compress the files.")
-@connection_options
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     """
     Create the object store BUCKET.
@@ -80,7 +79,6 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
 @object.command("ls")
 @store_argument(required=False)
 @json_option
-@connection_options
 def list_objects(*, options: jetsync.ConnectOptions, bucket: str | None, as_json: bool) -> None:
     """
     List the objects in BUCKET. Without BUCKET, list the object stores.
@@ -137,7 +135,6 @@ def _list_stores(found: list[jetsync.ObjectStoreStatus], *, as_json: bool) -> No
 @store_argument()
 @click.argument("name", required=False)
 @json_option
-@connection_options
 def info(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, as_json: bool) -> None:
     """
     Show the description of the object NAME in BUCKET. Without NAME, show that of BUCKET.
@@ -197,7 +194,6 @@ def _show_status(found: jetsync.ObjectStoreStatus) -> None:
 @click.option("--new", is_flag=True, help="Store the object only if the name is free.")
 @click.option("--chunk-size", type=bytes_of, metavar="SIZE", help="Size of a chunk.")
 @json_option
-@connection_options
 def put(
     *,
     options: jetsync.ConnectOptions,
@@ -241,7 +237,6 @@ def put(
 @click.argument("file", required=False)
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--no-verify", is_flag=True, help="Do not check the digest.")
-@connection_options
 def get(
     *,
     options: jetsync.ConnectOptions,
@@ -295,7 +290,6 @@ def _write_out(reader: jetsync.ObjectReader) -> None:
 @store_argument()
 @click.argument("name", required=False)
 @force_option
-@connection_options
 def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, force: bool) -> None:
     """
     Remove the object NAME of BUCKET. Without NAME, remove BUCKET with all its objects.
@@ -324,7 +318,6 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, fo
 @number_option("--count", help="End after N changes.")
 @click.option("--no-follow", is_flag=True, help="End after the stored objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
-@connection_options
 def watch(
     *,
     options: jetsync.ConnectOptions,
@@ -377,7 +370,6 @@ def _show(info: jetsync.ObjectInfo) -> None:
     help="Remove data that was stored at least this long ago. With less than 2m, an object that is"
     " stored meanwhile may lose its data.",
 )
-@connection_options
 def gc(*, options: jetsync.ConnectOptions, bucket: str, older_than: float) -> None:
     """
     Remove data in BUCKET that belongs to no object.

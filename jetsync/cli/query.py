@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from jetsync._base.files import replacing
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import (
     GOOD,
     check_output,
@@ -100,7 +100,6 @@ _TEXT_OR_NOT_FINITE: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|Na
     show_default=True,
     help="Make columns of the JSON keys of the first N messages.",
 )
-@connection_options
 def query(
     *,
     options: jetsync.ConnectOptions,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from jetsync.cli._connection import Group, connect, connection_options
+from jetsync.cli._connection import Group, connect
 from jetsync.cli._names import stream_name_argument
 from jetsync.cli._output import (
     GOOD,
@@ -50,7 +50,6 @@ def stream() -> None:
 @stream.command("ls")
 @click.option("--subject", metavar="FILTER", help="Only streams whose subjects match FILTER.")
 @json_option
-@connection_options
 def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_json: bool) -> None:
     """
     List the streams.
@@ -91,7 +90,6 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
     help="Count the messages of subjects that match FILTER.",
 )
 @json_option
-@connection_options
 def show_stream(
     *, options: jetsync.ConnectOptions, name: str, filter_: str | None, as_json: bool
 ) -> None:
@@ -184,7 +182,6 @@ def show_stream(
     help="File with the configuration in the server's JSON format. Options take precedence.",
 )
 @json_option
-@connection_options
 def create_stream(
     *,
     options: jetsync.ConnectOptions,
@@ -221,7 +218,6 @@ stream.add_command(_create, "create")
 @stream.command("rm")
 @stream_name_argument
 @force_option
-@connection_options
 def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) -> None:
     """
     Remove the stream NAME with all its messages and consumers.
@@ -243,7 +239,6 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 @click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
 @number_option("--sequence", help="Remove only messages before sequence N.")
 @force_option
-@connection_options
 def purge_stream(
     *,
     options: jetsync.ConnectOptions,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jetsync.cli._connection import Command, connect, connection_options
+from jetsync.cli._connection import Command, connect
 from jetsync.cli._names import stream_argument
 from jetsync.cli._output import (
     NAME,
@@ -79,7 +79,6 @@ def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @number_option("--count", help="End after N messages.")
 @click.option("--no-follow", is_flag=True, help="End after the stored messages.")
 @show_options
-@connection_options
 def tail(
     *,
     options: jetsync.ConnectOptions,
