@@ -12,7 +12,7 @@ import io
 import itertools
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -32,55 +32,44 @@ _WAIT: Final = 1.0
 _SAFE: Final = re.compile(r"[\w=][\w=.-]*")
 
 
-def names(
-    ctx: click.Context, incomplete: str, ask: Callable[[jetsync.JetStream], Iterable[str]]
-) -> list[str]:
+def named_by(
+    ask: Callable[[jetsync.JetStream, dict[str, Any]], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """
-    Ask the server that the command line names. Return the names that begin as the incomplete one.
+    Return a function that completes names.
+
+    Args:
+        ask: Asks for all names, with the other arguments of the command line.
     """
-    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        wait = float(os.environ.get("JETSYNC_COMPLETION_TIMEOUT") or _WAIT)
-        given = {name: ctx.params.get(name) for name in FIELDS if name != "timeout"}
-        with connect(make_options(**given, timeout=wait)) as client:
-            found = (
-                name
-                for name in ask(client.jetstream())
-                if name.startswith(incomplete) and _SAFE.fullmatch(name)
-            )
-            return sorted(itertools.islice(found, MOST))
-    return []
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+            wait = float(os.environ.get("JETSYNC_COMPLETION_TIMEOUT") or _WAIT)
+            given = {name: ctx.params.get(name) for name in FIELDS if name != "timeout"}
+            with connect(make_options(**given, timeout=wait)) as client:
+                found = (
+                    name
+                    for name in ask(client.jetstream(), ctx.params)
+                    if name.startswith(incomplete) and _SAFE.fullmatch(name)
+                )
+                return sorted(itertools.islice(found, MOST))
+        return []
+
+    return complete
 
 
-def stream_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """
-    Return the names of streams.
-    """
-    return names(ctx, incomplete, lambda js: js.stream_names())
+_stream_names: Final = named_by(lambda js, _: js.stream_names())
 
-
-def consumer_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """
-    Return the names of the consumers of the stream before.
-    """
-    return names(ctx, incomplete, lambda js: js.stream(ctx.params["stream"]).consumer_names())
-
-
-def bucket_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """
-    Return the names of buckets.
-    """
-    return names(ctx, incomplete, lambda js: js.key_value_names())
-
-
-def store_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """
-    Return the names of object stores.
-    """
-    return names(ctx, incomplete, lambda js: (store.bucket for store in js.object_stores()))
-
-
-stream_argument = click.argument("stream", shell_complete=stream_names)
-stream_name_argument = click.argument("name", shell_complete=stream_names)
-consumer_argument = click.argument("name", shell_complete=consumer_names)
-bucket_argument = click.argument("bucket", shell_complete=bucket_names)
-store_argument = functools.partial(click.argument, "bucket", shell_complete=store_names)
+stream_argument = click.argument("stream", shell_complete=_stream_names)
+stream_name_argument = click.argument("name", shell_complete=_stream_names)
+consumer_argument = click.argument(
+    "name", shell_complete=named_by(lambda js, given: js.stream(given["stream"]).consumer_names())
+)
+bucket_argument = click.argument(
+    "bucket", shell_complete=named_by(lambda js, _: js.key_value_names())
+)
+store_argument = functools.partial(
+    click.argument,
+    "bucket",
+    shell_complete=named_by(lambda js, _: (store.bucket for store in js.object_stores())),
+)

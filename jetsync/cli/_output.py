@@ -23,7 +23,7 @@ from jetsync.errors import JetSyncError
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -94,6 +94,15 @@ def until_output_closes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def until_ctrl_c() -> Iterator[None]:
+    """
+    End the block without an error at Ctrl-C, or if standard output is closed.
+    """
+    with contextlib.suppress(KeyboardInterrupt), until_output_closes():
+        yield
+
+
+@contextlib.contextmanager
 def readable_files() -> Iterator[None]:
     """
     Report a file that cannot be read or written as one line.
@@ -138,22 +147,12 @@ def print_json_line(value: Any) -> None:
     click.echo(_json(value))
 
 
-def print_each(
-    items: Iterable[T],
-    *,
-    as_json: bool,
-    as_dict: Callable[[T], dict[str, Any]],
-    show: Callable[[T], object],
-    count: int | None,
-) -> None:
+def print_each(items: Iterable[T], show: Callable[[T], object], count: int | None = None) -> None:
     """
-    Print items as they come, each as a JSON object or by *show*, and end after *count* of them.
+    Print items as they come, and end after *count* of them.
     """
     for number, item in enumerate(items, 1):
-        if as_json:
-            print_json_line(as_dict(item))
-        else:
-            show(item)
+        show(item)
         sys.stdout.flush()
         if number == count:
             return
@@ -203,12 +202,14 @@ def show_error(error: click.ClickException) -> None:
     say(f"Error: {error.format_message()}", style=ERROR, lines=True, err=True)
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, *, force: bool) -> None:
     """
-    Ask whether to continue, and end the command unless the answer is yes.
+    Ask whether to continue, unless --force is given. End the command unless the answer is yes.
 
     Without a terminal, the command fails, because a script has to pass --force.
     """
+    if force:
+        return
     if not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for confirmation: use --force")
     click.confirm(visible(question), abort=True)
@@ -339,6 +340,42 @@ def print_table(
     for row in rows:
         table.add_row(*map(_literal, row))
     console().print(table)
+
+
+def attributes(found: object, *names: str) -> dict[str, Any]:
+    """
+    Return attributes of an object for JSON, under their names.
+    """
+    return {name: getattr(found, name) for name in names}
+
+
+def print_list(
+    found: Sequence[T],
+    *,
+    as_json: bool,
+    as_dict: Callable[[T], Any],
+    row: Callable[[T], dict[str, object]],
+    numbers: Iterable[str],
+    nothing: str,
+) -> None:
+    """
+    Print what a command lists: as JSON, or as a table.
+
+    Args:
+        found: The items.
+        as_json: Whether to print JSON.
+        as_dict: Returns an item for JSON.
+        row: Returns the cells of an item by the headings of their columns.
+        numbers: The headings of the columns to align to the right.
+        nothing: What to print in place of an empty table.
+    """
+    if as_json:
+        print_json([as_dict(item) for item in found])
+    elif not found:
+        say(nothing)
+    else:
+        rows = [row(item) for item in found]
+        print_table(rows[0], (each.values() for each in rows), numbers=numbers)
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:

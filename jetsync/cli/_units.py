@@ -12,9 +12,6 @@ from typing import Final, Literal
 
 import click
 
-number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")
-"""An option whose value is a whole number from 1."""
-
 _SECONDS: Final = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _PART: Final = re.compile(rf"({_NUMBER})(ms|[wdhms])")
@@ -103,6 +100,20 @@ def moment_of(text: str) -> dt.datetime:
         raise click.BadParameter(reason) from None
 
 
+number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")
+"""An option whose value is a whole number from 1."""
+
+size_option: Final = functools.partial(click.option, type=bytes_of, metavar="SIZE")
+"""An option whose value is a number of bytes."""
+
+age_option: Final = functools.partial(click.option, type=seconds_of, metavar="DURATION")
+"""An option whose value is a duration, which may be 0."""
+
+duration_option: Final = functools.partial(
+    click.option, type=positive_seconds_of, metavar="DURATION"
+)
+"""An option whose value is a duration that is longer than 0."""
+
 since_option: Final = click.option(
     "--since",
     type=moment_of,
@@ -110,3 +121,8 @@ since_option: Final = click.option(
     help="Begin at TIME: 2026-08-06T18:00, or 1h30m for an age.",
 )
 """An option for the time of the first message."""
+
+ttl_option: Final = click.option(
+    "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
+)
+"""An option for the time-to-live of a message or a key."""

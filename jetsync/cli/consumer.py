@@ -24,13 +24,13 @@ from jetsync.cli._output import (
     limit,
     moment,
     print_json,
+    print_list,
     print_pairs,
-    print_table,
     say,
     until_output_closes,
     warn,
 )
-from jetsync.cli._units import durations_of, number_option, positive_seconds_of, since_option
+from jetsync.cli._units import duration_option, durations_of, number_option, since_option
 from jetsync.cli.tail import show_of, show_options
 from jetsync.values.codec import to_wire
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 ANSWERS: Final = ("ack", "nak", "term", "none")
 """What `consumer next` may do with a message after it has printed it."""
+
+COUNTS: Final = ("pending", "unacknowledged", "redelivered", "waiting pulls")
+"""The titles of :func:`counts`."""
 
 
 @click.group(cls=Group)
@@ -58,30 +61,27 @@ def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: boo
     List the consumers of STREAM.
     """
     with connect(options) as client:
-        infos = sorted(
-            (each.cached_info for each in client.jetstream().stream(stream).consumers()),
-            key=lambda info: info.name,
-        )
-    if as_json:
-        print_json([to_wire(info) for info in infos])
-    elif not infos:
-        say(f"{stream} has no consumers.")
-    else:
-        print_table(
-            ("consumer", "pending", "unacknowledged", "redelivered", "waiting pulls", "last ack"),
-            (
-                (
-                    info.name,
-                    f"{info.num_pending:,}",
-                    f"{info.num_ack_pending:,}",
-                    f"{info.num_redelivered:,}",
-                    f"{info.num_waiting:,}",
-                    moment(info.ack_floor.last_active) or "never",
-                )
-                for info in infos
-            ),
-            numbers=("pending", "unacknowledged", "redelivered", "waiting pulls"),
-        )
+        infos = [each.cached_info for each in client.jetstream().stream(stream).consumers()]
+    print_list(
+        sorted(infos, key=lambda info: info.name),
+        as_json=as_json,
+        as_dict=to_wire,
+        row=lambda info: {
+            "consumer": info.name,
+            **counts(info),
+            "last ack": moment(info.ack_floor.last_active) or "never",
+        },
+        numbers=COUNTS,
+        nothing=f"{stream} has no consumers.",
+    )
+
+
+def counts(info: jetsync.ConsumerInfo) -> dict[str, str]:
+    """
+    Return the numbers of messages and pulls that wait.
+    """
+    found = (info.num_pending, info.num_ack_pending, info.num_redelivered, info.num_waiting)
+    return {name: f"{count:,}" for name, count in zip(COUNTS, found, strict=True)}
 
 
 @consumer.command("info")
@@ -125,10 +125,7 @@ def show_consumer(
     say()
     print_pairs(
         [
-            ("pending", f"{info.num_pending:,}"),
-            ("unacknowledged", f"{info.num_ack_pending:,}"),
-            ("redelivered", f"{info.num_redelivered:,}"),
-            ("waiting pulls", f"{info.num_waiting:,}"),
+            *counts(info).items(),
             ("delivered up to", f"{info.delivered.stream_seq:,} of the stream"),
             ("acknowledged up to", f"{info.ack_floor.stream_seq:,} of the stream"),
         ]
@@ -159,10 +156,8 @@ def show_consumer(
     help="How messages are acknowledged: each one, each together with all earlier ones, or not at"
     " all.  [default: explicit]",
 )
-@click.option(
+@duration_option(
     "--ack-wait",
-    type=positive_seconds_of,
-    metavar="DURATION",
     help="Redeliver a message that is not acknowledged within this time.  [default: 30s]",
 )
 @click.option(
@@ -171,22 +166,18 @@ def show_consumer(
     metavar="DURATION,...",
     help="How long to wait before each redelivery, instead of --ack-wait: 1s,10s,1m.",
 )
-@click.option(
+@number_option(
     "--max-deliver",
     type=click.IntRange(-1),
-    metavar="N",
     help="Deliver a message at most N times, -1 for no limit.",
 )
-@click.option(
+@number_option(
     "--max-ack-pending",
     type=click.IntRange(-1),
-    metavar="N",
     help="Deliver at most N messages without acknowledgement, -1 for no limit.  [default: 1000]",
 )
-@click.option(
+@duration_option(
     "--inactive-threshold",
-    type=positive_seconds_of,
-    metavar="DURATION",
     help="Remove the consumer when it has not been used for this time.  [default: never]",
 )
 @json_option
@@ -240,25 +231,14 @@ def add_consumer(
 @stream_argument
 @consumer_argument
 @number_option("--count", default=1, help="Take up to N messages.  [default: 1]")
-@click.option(
-    "--wait",
-    type=positive_seconds_of,
-    metavar="DURATION",
-    default="5s",
-    help="How long to wait for them.  [default: 5s]",
-)
+@duration_option("--wait", default="5s", help="How long to wait for them.  [default: 5s]")
 @click.option(
     "--ack",
     type=click.Choice(ANSWERS),
     help="ack: acknowledge. nak: redeliver. term: never redeliver. none: send nothing, so they are"
     " redelivered after the ack wait.  [default: ack]",
 )
-@click.option(
-    "--delay",
-    type=positive_seconds_of,
-    metavar="DURATION",
-    help="With --ack nak: how long to wait before the redelivery.",
-)
+@duration_option("--delay", help="With --ack nak: how long to wait before the redelivery.")
 @show_options
 def next_messages(
     *,
@@ -324,7 +304,6 @@ def remove_consumer(
     """
     with connect(options) as client:
         found = client.jetstream().consumer(stream, name)
-        if not force:
-            confirm(f"Remove the consumer {name} of {stream}?")
+        confirm(f"Remove the consumer {name} of {stream}?", force=force)
         found.delete()
     say(f"removed the consumer {name} of {stream}")

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +17,7 @@ from jetsync.cli._output import (
     NAME,
     WARNING,
     Styled,
+    attributes,
     confirm,
     duration,
     force_option,
@@ -26,27 +26,23 @@ from jetsync.cli._output import (
     payload,
     print_each,
     print_json,
+    print_json_line,
+    print_list,
     print_pairs,
-    print_table,
     read_input,
     say,
     size,
-    until_output_closes,
+    until_ctrl_c,
     write_raw,
 )
-from jetsync.cli._units import bytes_of, number_option, seconds_of, time_to_live
+from jetsync.cli._shown import show_line, text_or_base64
+from jetsync.cli._units import age_option, number_option, size_option, ttl_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-ttl_option: Final = click.option(
-    "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
-)
-last_option: Final = click.option(
-    "--last",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Change the key only if it is at revision N.",
+last_option: Final = number_option(
+    "--last", type=click.IntRange(min=0), help="Change the key only if it is at revision N."
 )
 
 
@@ -70,56 +66,39 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
             # A stream with such a name need not be a bucket, and a bucket may be deleted meanwhile.
             with contextlib.suppress(jetsync.InvalidBucketError, jetsync.BucketNotFoundError):
                 found.append(js.key_value(name).status())
-    if as_json:
-        print_json([status_dict(status) for status in found])
-    elif not found:
-        say("There are no buckets.")
-    else:
-        print_table(
-            ("bucket", "revisions", "size", "history", "ttl"),
-            (
-                (
-                    status.bucket,
-                    f"{status.values:,}",
-                    size(status.bytes),
-                    status.history,
-                    "none" if status.ttl is None else duration(status.ttl),
-                )
-                for status in found
-            ),
-            numbers=("revisions", "size", "history"),
-        )
+    print_list(
+        found,
+        as_json=as_json,
+        as_dict=status_dict,
+        row=lambda status: {
+            "bucket": status.bucket,
+            "revisions": f"{status.values:,}",
+            "size": size(status.bytes),
+            "history": status.history,
+            "ttl": "none" if status.ttl is None else duration(status.ttl),
+        },
+        numbers=("revisions", "size", "history"),
+        nothing="There are no buckets.",
+    )
 
 
 @kv.command()
 @click.argument("bucket")
 @click.option("--description", metavar="TEXT", help="Description of the bucket.")
-@click.option(
+@number_option(
     "--history",
     type=click.IntRange(1, 64),
-    metavar="N",
     default=1,
     show_default=True,
     help="Revisions to keep per key.",
 )
-@click.option(
-    "--ttl",
-    type=seconds_of,
-    metavar="DURATION",
-    help="How long to keep revisions, such as 7d, or 0 for no limit.",
-)
-@click.option(
+@age_option("--ttl", help="How long to keep revisions, such as 7d, or 0 for no limit.")
+@age_option(
     "--limit-marker-ttl",
-    type=seconds_of,
-    metavar="DURATION",
     help="Allow a time-to-live per key, and keep the markers of expired keys for this time.",
 )
-@click.option(
-    "--max-value-size", type=bytes_of, metavar="SIZE", help="Maximum size of a value, such as 64KB."
-)
-@click.option(
-    "--max-bytes", type=bytes_of, metavar="SIZE", help="Maximum size of the bucket, such as 1GB."
-)
+@size_option("--max-value-size", help="Maximum size of a value, such as 64KB.")
+@size_option("--max-bytes", help="Maximum size of the bucket, such as 1GB.")
 @click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store the bucket.")
 @number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
 @click.option("--compression", is_flag=True, default=None, help="Compress the files.")
@@ -145,8 +124,7 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
     with connect(options) as client:
         js = client.jetstream()
         js.key_value(bucket)
-        if not force:
-            confirm(f"Remove the bucket {bucket} with all its keys?")
+        confirm(f"Remove the bucket {bucket} with all its keys?", force=force)
         js.delete_key_value(bucket)
     say(f"removed the bucket {bucket}")
 
@@ -238,8 +216,8 @@ def put(
     bucket: str,
     key: str,
     value: str | None,
-    ttl: float | Literal["never"] | None,
     last: int | None,
+    **how: Any,
 ) -> None:
     """
     Set the value of KEY in BUCKET, and print the revision.
@@ -250,8 +228,8 @@ def put(
 
     def change(found: jetsync.KeyValue) -> int:
         if last is None:
-            return found.put(key, data, ttl=ttl)
-        return found.update(key, data, last=last, ttl=ttl)
+            return found.put(key, data, **how)
+        return found.update(key, data, last=last, **how)
 
     changed(options, bucket, change)
 
@@ -262,12 +240,7 @@ def put(
 @click.argument("value", required=False)
 @ttl_option
 def create(
-    *,
-    options: jetsync.ConnectOptions,
-    bucket: str,
-    key: str,
-    value: str | None,
-    ttl: float | Literal["never"] | None,
+    *, options: jetsync.ConnectOptions, bucket: str, key: str, value: str | None, **how: Any
 ) -> None:
     """
     Set the value of KEY in BUCKET if it has none.
@@ -277,18 +250,18 @@ def create(
     If VALUE is left out or is `-`, the value is read from standard input.
     """
     data = read_input(value, "the value")
-    changed(options, bucket, lambda found: found.create(key, data, ttl=ttl))
+    changed(options, bucket, lambda found: found.create(key, data, **how))
 
 
 @kv.command()
 @bucket_argument
 @click.argument("key")
 @last_option
-def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int | None) -> None:
+def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, **how: Any) -> None:
     """
     Delete KEY in BUCKET. Its history stays.
     """
-    changed(options, bucket, lambda found: found.delete(key, last=last))
+    changed(options, bucket, lambda found: found.delete(key, **how))
 
 
 @kv.command()
@@ -296,18 +269,11 @@ def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int 
 @click.argument("key")
 @ttl_option
 @last_option
-def purge(
-    *,
-    options: jetsync.ConnectOptions,
-    bucket: str,
-    key: str,
-    ttl: float | Literal["never"] | None,
-    last: int | None,
-) -> None:
+def purge(*, options: jetsync.ConnectOptions, bucket: str, key: str, **how: Any) -> None:
     """
     Delete KEY in BUCKET with its history. With --ttl, its marker is removed after that time.
     """
-    changed(options, bucket, lambda found: found.purge(key, ttl=ttl, last=last))
+    changed(options, bucket, lambda found: found.purge(key, **how))
 
 
 @kv.command()
@@ -374,28 +340,12 @@ def watch(
     if start["updates_only"] and (start["include_history"] or start["from_revision"]):
         raise click.UsageError("--updates-only excludes --history and --from-revision.")
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        until_output_closes(),
-        contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found,
-    ):
-        print_each(found, as_json=as_json, as_dict=entry_dict, show=show, count=count)
-
-
-def entries(
-    options: jetsync.ConnectOptions,
-    bucket: str,
-    patterns: tuple[str, ...],
-    no_follow: bool,  # noqa: FBT001 - a private step
-    start: dict[str, Any],
-) -> Generator[jetsync.Entry, None, None]:
-    """
-    Yield the entries to print.
-    """
-    with (
+        until_ctrl_c(),
         connect(options) as client,
         client.jetstream().key_value(bucket).watch(*patterns, **start) as found,
     ):
-        yield from found.initial() if no_follow else found
+        entries = found.initial() if no_follow else found
+        print_each(entries, show_json if as_json else show, count)
 
 
 def changed(
@@ -413,47 +363,37 @@ def show(entry: jetsync.Entry) -> None:
     """
     Print an entry as one line.
     """
-    time = entry.created.astimezone().isoformat(sep=" ", timespec="milliseconds")
     what: str | Styled = payload(entry.value)
     if entry.is_deleted:
         reason = entry.operation if entry.marker is None else entry.marker
         what = Styled(f"[{reason.value}]", WARNING)
-    say(f"{entry.revision}  {time}  ", Styled(entry.key, NAME), "  ", what)
+    show_line(entry.revision, entry.created, entry.key, what)
+
+
+def show_json(entry: jetsync.Entry) -> None:
+    """
+    Print an entry as one line of JSON.
+    """
+    print_json_line(entry_dict(entry))
 
 
 def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:
     """
     Return an entry for JSON. The value is text if it is UTF-8, and base64 otherwise.
     """
-    fields: dict[str, Any] = {
-        "bucket": entry.bucket,
-        "key": entry.key,
-        "revision": entry.revision,
+    return {
+        **attributes(entry, "bucket", "key", "revision"),
         "time": entry.created.isoformat(),
         "operation": entry.operation.value,
         "marker": None if entry.marker is None else entry.marker.value,
         "ttl": entry.ttl,
+        **text_or_base64("value", entry.value),
     }
-    try:
-        fields["value"] = entry.value.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["value_base64"] = base64.b64encode(entry.value).decode("ascii")
-    return fields
 
 
 def status_dict(found: jetsync.KeyValueStatus) -> dict[str, Any]:
     """
     Return the status of a bucket for JSON.
     """
-    return {
-        "bucket": found.bucket,
-        "values": found.values,
-        "bytes": found.bytes,
-        "last_revision": found.last_revision,
-        "history": found.history,
-        "ttl": found.ttl,
-        "limit_marker_ttl": found.limit_marker_ttl,
-        "is_compressed": found.is_compressed,
-        "allows_ttl": found.allows_ttl,
-        "allows_atomic": found.allows_atomic,
-    }
+    sizes = ("values", "bytes", "last_revision", "history", "ttl", "limit_marker_ttl")
+    return attributes(found, "bucket", *sizes, "is_compressed", "allows_ttl", "allows_atomic")

@@ -14,6 +14,7 @@ from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import (
     GOOD,
     WARNING,
+    attributes,
     duration,
     json_option,
     print_json,
@@ -21,7 +22,7 @@ from jetsync.cli._output import (
     read_input,
     say,
 )
-from jetsync.cli._units import number_option, time_to_live
+from jetsync.cli._units import number_option, ttl_option
 from jetsync.values.headers import Headers
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def header(text: str) -> tuple[str, str]:
 @click.option(
     "--msg-id", metavar="ID", help="Message ID. A message with the same ID is not stored again."
 )
-@click.option(
-    "--ttl", type=time_to_live, metavar="DURATION", help="Time-to-live, such as 1h, or 'never'."
-)
+@ttl_option
 @number_option("--count", help="Publish N messages with many in flight, and show the progress.")
 @json_option
 def pub(
@@ -109,14 +108,7 @@ def publish_one(js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_j
         ttl=message.ttl,
     )
     if as_json:
-        print_json(
-            {
-                "stream": ack.stream,
-                "sequence": ack.sequence,
-                "duplicate": ack.duplicate,
-                "domain": ack.domain,
-            }
-        )
+        print_json(attributes(ack, "stream", "sequence", "duplicate", "domain"))
     elif ack.duplicate:
         say(f"duplicate: {ack.stream} has it at {ack.sequence}", style=WARNING)
     else:
@@ -149,10 +141,7 @@ def publish_many(
         print_json(
             {
                 "streams": streams,
-                "count": report.count,
-                "duplicates": report.duplicates,
-                "first_sequence": report.first_sequence,
-                "last_sequence": report.last_sequence,
+                **attributes(report, "count", "duplicates", "first_sequence", "last_sequence"),
                 "seconds": round(seconds, 6),
             }
         )

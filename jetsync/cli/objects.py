@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from jetsync.cli._output import (
     NAME,
     WARNING,
     Styled,
+    attributes,
     check_output,
     confirm,
     duration,
@@ -28,17 +28,20 @@ from jetsync.cli._output import (
     open_input,
     print_each,
     print_json,
+    print_json_line,
+    print_list,
     print_pairs,
-    print_table,
     progress,
     readable_files,
     say,
     shown_file,
     size,
+    until_ctrl_c,
     until_output_closes,
     write_raw,
 )
-from jetsync.cli._units import bytes_of, number_option, seconds_of
+from jetsync.cli._shown import show_line
+from jetsync.cli._units import age_option, number_option, size_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,12 +60,8 @@ def object() -> None:  # noqa: A001 - the name of the command
 @object.command()
 @click.argument("bucket")
 @click.option("--description", metavar="TEXT", help="Description of the object store.")
-@click.option(
-    "--ttl", type=seconds_of, metavar="DURATION", help="How long to keep objects, such as 7d."
-)
-@click.option(
-    "--max-bytes", type=bytes_of, metavar="SIZE", help="Maximum size of the store, such as 1GB."
-)
+@age_option("--ttl", help="How long to keep objects, such as 7d.")
+@size_option("--max-bytes", help="Maximum size of the store, such as 1GB.")
 @click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store objects.")
 @number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
 @click.option("--compression", is_flag=True, default=None, help="Compress the files.")
@@ -90,45 +89,35 @@ def list_objects(*, options: jetsync.ConnectOptions, bucket: str | None, as_json
             _list_stores(found, as_json=as_json)
             return
         objects = js.object_store(bucket).list()
-    if as_json:
-        print_json([info_dict(info) for info in objects])
-    elif not objects:
-        say("There are no objects.")
-    else:
-        print_table(
-            ("name", "size", "modified", "description"),
-            (
-                (
-                    info.name,
-                    _target(info) or size(info.size),
-                    moment(info.modified),
-                    info.description or "",
-                )
-                for info in objects
-            ),
-            numbers=("size",),
-        )
+    print_list(
+        objects,
+        as_json=as_json,
+        as_dict=info_dict,
+        row=lambda info: {
+            "name": info.name,
+            "size": _target(info) or size(info.size),
+            "modified": moment(info.modified),
+            "description": info.description or "",
+        },
+        numbers=("size",),
+        nothing="There are no objects.",
+    )
 
 
 def _list_stores(found: list[jetsync.ObjectStoreStatus], *, as_json: bool) -> None:
-    if as_json:
-        print_json([status_dict(status) for status in found])
-    elif not found:
-        say("There are no object stores.")
-    else:
-        print_table(
-            ("bucket", "size", "ttl", "description"),
-            (
-                (
-                    status.bucket,
-                    size(status.bytes),
-                    "none" if status.ttl is None else duration(status.ttl),
-                    status.description or "",
-                )
-                for status in found
-            ),
-            numbers=("size",),
-        )
+    print_list(
+        found,
+        as_json=as_json,
+        as_dict=status_dict,
+        row=lambda status: {
+            "bucket": status.bucket,
+            "size": size(status.bytes),
+            "ttl": "none" if status.ttl is None else duration(status.ttl),
+            "description": status.description or "",
+        },
+        numbers=("size",),
+        nothing="There are no object stores.",
+    )
 
 
 @object.command()
@@ -141,36 +130,38 @@ def info(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, as_j
     """
     with connect(options) as client:
         store = client.jetstream().object_store(bucket)
-        if name is not None:
-            found = store.info(name)
-        else:
-            status = store.status()
-    if name is None:
-        if as_json:
-            print_json(status_dict(status))
-        else:
-            _show_status(status)
-    elif as_json:
-        print_json(info_dict(found))
+        found = store.status() if name is None else store.info(name)
+    if isinstance(found, jetsync.ObjectInfo):
+        _show_info(found, as_json=as_json)
     else:
-        print_pairs(
-            [
-                ("bucket", found.bucket),
-                ("name", Styled(found.name, NAME)),
-                ("description", found.description),
-                ("link to", _target(found)),
-                ("size", None if found.link else size(found.size)),
-                ("chunks", None if found.link else f"{found.chunks:,}"),
-                ("modified", moment(found.modified)),
-                ("revision", f"{found.revision:,}"),
-                ("digest", found.digest),
-                *((f"header {key}", value) for key, value in found.headers.items()),
-                *((f"metadata {key}", value) for key, value in found.metadata.items()),
-            ]
-        )
+        _show_status(found, as_json=as_json)
 
 
-def _show_status(found: jetsync.ObjectStoreStatus) -> None:
+def _show_info(found: jetsync.ObjectInfo, *, as_json: bool) -> None:
+    if as_json:
+        print_json(info_dict(found))
+        return
+    print_pairs(
+        [
+            ("bucket", found.bucket),
+            ("name", Styled(found.name, NAME)),
+            ("description", found.description),
+            ("link to", _target(found)),
+            ("size", None if found.link else size(found.size)),
+            ("chunks", None if found.link else f"{found.chunks:,}"),
+            ("modified", moment(found.modified)),
+            ("revision", f"{found.revision:,}"),
+            ("digest", found.digest),
+            *((f"header {key}", value) for key, value in found.headers.items()),
+            *((f"metadata {key}", value) for key, value in found.metadata.items()),
+        ]
+    )
+
+
+def _show_status(found: jetsync.ObjectStoreStatus, *, as_json: bool) -> None:
+    if as_json:
+        print_json(status_dict(found))
+        return
     print_pairs(
         [
             ("bucket", Styled(found.bucket, NAME)),
@@ -192,7 +183,7 @@ def _show_status(found: jetsync.ObjectStoreStatus) -> None:
 @click.argument("file", required=False)
 @click.option("--description", metavar="TEXT", help="Description of the object.")
 @click.option("--new", is_flag=True, help="Store the object only if the name is free.")
-@click.option("--chunk-size", type=bytes_of, metavar="SIZE", help="Size of a chunk.")
+@size_option("--chunk-size", help="Size of a chunk.")
 @json_option
 def put(
     *,
@@ -200,17 +191,15 @@ def put(
     bucket: str,
     name: str,
     file: str | None,
-    description: str | None,
     new: bool,
-    chunk_size: int | None,
     as_json: bool,
+    **fields: Any,
 ) -> None:
     """
     Store FILE as the object NAME in BUCKET.
 
     The default of FILE is NAME. If it is `-`, standard input is stored.
     """
-    fields: dict[str, Any] = {"description": description, "chunk_size": chunk_size}
     path = None if file == "-" else Path(name if file is None else file)
     with connect(options) as client, readable_files():
         store = client.jetstream().object_store(bucket)
@@ -298,14 +287,12 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, fo
         js = client.jetstream()
         store = js.object_store(bucket)
         if name is None:
-            if not force:
-                confirm(f"Remove the object store {bucket} with all its objects?")
+            confirm(f"Remove the object store {bucket} with all its objects?", force=force)
             js.delete_object_store(bucket)
             say(f"removed the object store {bucket}")
             return
         store.info(name)
-        if not force:
-            confirm(f"Remove the object {name} of {bucket}?")
+        confirm(f"Remove the object {name} of {bucket}?", force=force)
         store.delete(name)
     say(f"removed {name} from {bucket}")
 
@@ -334,37 +321,35 @@ def watch(
     Without NAMES, the command prints those of all objects.
     """
     with (
-        contextlib.suppress(KeyboardInterrupt),
-        until_output_closes(),
+        until_ctrl_c(),
         connect(options) as client,
         client.jetstream().object_store(bucket).watch(*names, **start) as found,
     ):
-        print_each(
-            found.initial() if no_follow else found,
-            as_json=as_json,
-            as_dict=info_dict,
-            show=_show,
-            count=count,
-        )
+        infos = found.initial() if no_follow else found
+        print_each(infos, _show_json if as_json else _show, count)
 
 
 def _show(info: jetsync.ObjectInfo) -> None:
     """
     Print an object as one line.
     """
-    time = info.modified.astimezone().isoformat(sep=" ", timespec="milliseconds")
     what: str | Styled = _target(info) or size(info.size)
     if info.is_deleted:
         what = Styled("[DEL]", WARNING)
-    say(f"{info.revision}  {time}  ", Styled(info.name, NAME), "  ", what)
+    show_line(info.revision, info.modified, info.name, what)
+
+
+def _show_json(info: jetsync.ObjectInfo) -> None:
+    """
+    Print an object as one line of JSON.
+    """
+    print_json_line(info_dict(info))
 
 
 @object.command()
 @store_argument()
-@click.option(
+@age_option(
     "--older-than",
-    type=seconds_of,
-    metavar="DURATION",
     default="1h",
     show_default=True,
     help="Remove data that was stored at least this long ago. With less than 2m, an object that is"
@@ -396,15 +381,9 @@ def info_dict(info: jetsync.ObjectInfo) -> dict[str, Any]:
     """
     link = None if info.link is None else {"bucket": info.link.bucket, "name": info.link.name}
     return {
-        "bucket": info.bucket,
-        "name": info.name,
-        "description": info.description,
-        "size": info.size,
-        "chunks": info.chunks,
+        **attributes(info, "bucket", "name", "description", "size", "chunks"),
         "modified": info.modified.isoformat(),
-        "revision": info.revision,
-        "nuid": info.nuid,
-        "digest": info.digest,
+        **attributes(info, "revision", "nuid", "digest"),
         "headers": info.headers.to_dict(),
         "metadata": info.metadata,
         "link": link,
@@ -417,13 +396,7 @@ def status_dict(found: jetsync.ObjectStoreStatus) -> dict[str, Any]:
     Return the status of an object store for JSON.
     """
     return {
-        "bucket": found.bucket,
-        "description": found.description,
-        "bytes": found.bytes,
-        "ttl": found.ttl,
+        **attributes(found, "bucket", "description", "bytes", "ttl"),
         "storage": found.storage and found.storage.value,
-        "num_replicas": found.num_replicas,
-        "is_sealed": found.is_sealed,
-        "is_compressed": found.is_compressed,
-        "metadata": found.metadata,
+        **attributes(found, "num_replicas", "is_sealed", "is_compressed", "metadata"),
     }

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -25,12 +26,13 @@ from jetsync.cli._output import (
     limit,
     moment,
     print_json,
+    print_list,
     print_pairs,
     print_table,
     say,
     size,
 )
-from jetsync.cli._units import bytes_of, number_option, seconds_of
+from jetsync.cli._units import age_option, number_option, size_option
 from jetsync.values.codec import from_wire, to_wire
 from jetsync.values.stream_config import StreamConfig
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     import jetsync
 
 FLAGS = ("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter")
+
+allow_option: Final = functools.partial(click.option, is_flag=True, default=None)
+"""An option that sets a flag, and leaves it as it is otherwise."""
 
 
 @click.group(cls=Group)
@@ -55,30 +60,22 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
     List the streams.
     """
     with connect(options) as client:
-        infos = sorted(
-            (each.cached_info for each in client.jetstream().streams(subject)),
-            key=lambda info: info.config.name or "",
-        )
-    if as_json:
-        print_json([to_wire(info) for info in infos])
-    elif not infos:
-        say("There are no streams.")
-    else:
-        print_table(
-            ("stream", "subjects", "messages", "size", "consumers", "last message"),
-            (
-                (
-                    info.config.name,
-                    ", ".join(info.config.subjects or ()),
-                    f"{info.state.messages:,}",
-                    size(info.state.bytes),
-                    f"{info.state.consumer_count:,}",
-                    moment(info.state.last_ts) or "never",
-                )
-                for info in infos
-            ),
-            numbers=("messages", "size", "consumers"),
-        )
+        infos = [each.cached_info for each in client.jetstream().streams(subject)]
+    print_list(
+        sorted(infos, key=lambda info: info.config.name or ""),
+        as_json=as_json,
+        as_dict=to_wire,
+        row=lambda info: {
+            "stream": info.config.name,
+            "subjects": ", ".join(info.config.subjects or ()),
+            "messages": f"{info.state.messages:,}",
+            "size": size(info.state.bytes),
+            "consumers": f"{info.state.consumer_count:,}",
+            "last message": moment(info.state.last_ts) or "never",
+        },
+        numbers=("messages", "size", "consumers"),
+        nothing="There are no streams.",
+    )
 
 
 @stream.command("info")
@@ -147,35 +144,22 @@ def show_stream(
 @click.option(
     "--storage", type=click.Choice(["file", "memory"]), help="Where to store the messages."
 )
-@number_option("--replicas", help="Number of copies in a cluster.")
+@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
 @click.option(
     "--retention",
     type=click.Choice(["limits", "interest", "workqueue"]),
     help="When messages are removed: only at the limits, when all consumers have acknowledged them,"
     " or when one has.",
 )
-@click.option(
-    "--max-msgs",
-    type=click.IntRange(-1),
-    metavar="N",
-    help="Maximum number of messages, -1 for no limit.",
+@number_option(
+    "--max-msgs", type=click.IntRange(-1), help="Maximum number of messages, -1 for no limit."
 )
-@click.option(
-    "--max-bytes",
-    type=bytes_of,
-    metavar="SIZE",
-    help="Maximum size, such as 1GB, or -1 for no limit.",
-)
-@click.option(
-    "--max-age",
-    type=seconds_of,
-    metavar="DURATION",
-    help="How long to keep messages, such as 7d, or 0 for no limit.",
-)
-@click.option("--direct", is_flag=True, help="Allow direct reads.")
-@click.option("--atomic", is_flag=True, help="Allow atomic batches.")
-@click.option("--batched", is_flag=True, help="Allow fast ingest.")
-@click.option("--ttl", is_flag=True, help="Allow messages with a time-to-live.")
+@size_option("--max-bytes", help="Maximum size, such as 1GB, or -1 for no limit.")
+@age_option("--max-age", help="How long to keep messages, such as 7d, or 0 for no limit.")
+@allow_option("--direct", "allow_direct", help="Allow direct reads.")
+@allow_option("--atomic", "allow_atomic", help="Allow atomic batches.")
+@allow_option("--batched", "allow_batched", help="Allow fast ingest.")
+@allow_option("--ttl", "allow_msg_ttl", help="Allow messages with a time-to-live.")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -186,6 +170,7 @@ def create_stream(
     *,
     options: jetsync.ConnectOptions,
     name: str,
+    subjects: str | None,
     config: Path | None,
     as_json: bool,
     **given: Any,
@@ -195,12 +180,14 @@ def create_stream(
 
     The command also succeeds if the stream exists with the same configuration.
     """
-    if given["subjects"] is not None and not _split(given["subjects"]):
+    if subjects is not None and not _split(subjects):
         raise click.UsageError("--subjects needs a subject.")
     wanted = StreamConfig() if config is None else read_config(config)
-    fields = stream_fields(name, **given)
-    if config is not None and wanted.subjects and given["subjects"] is None:
-        del fields["subjects"]
+    fields = {"name": name, **{key: value for key, value in given.items() if value is not None}}
+    if subjects is not None:
+        fields["subjects"] = _split(subjects)
+    elif not wanted.subjects:
+        fields["subjects"] = [f"{name}.>"]
     with connect(options) as client:
         info = client.jetstream().create_stream(attrs.evolve(wanted, **fields)).cached_info
     if as_json:
@@ -225,8 +212,7 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
     with connect(options) as client:
         found = client.jetstream().stream(name)
         count = found.cached_info.state.messages
-        if not force:
-            confirm(f"Remove {name} with {count:,} messages?")
+        confirm(f"Remove {name} with {count:,} messages?", force=force)
         found.delete()
     say(f"removed {name} with {count:,} messages")
 
@@ -236,7 +222,7 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
 @click.option(
     "--subject", metavar="FILTER", help="Remove only messages whose subject matches FILTER."
 )
-@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N messages.")
+@number_option("--keep", type=click.IntRange(0), help="Keep the newest N messages.")
 @number_option("--sequence", help="Remove only messages before sequence N.")
 @force_option
 def purge_stream(
@@ -255,38 +241,10 @@ def purge_stream(
         raise click.UsageError("Give one of --keep and --sequence.")
     with connect(options) as client:
         found = client.jetstream().stream(name)
-        if not force:
-            what = "all messages" if subject is None else f"messages of {subject}"
-            confirm(f"Remove {what} from {name}?")
+        what = "all messages" if subject is None else f"messages of {subject}"
+        confirm(f"Remove {what} from {name}?", force=force)
         count = found.purge(subject=subject, sequence=sequence, keep=keep)
     say(f"removed {count:,} messages from {name}")
-
-
-def stream_fields(
-    name: str,
-    *,
-    subjects: str | None,
-    direct: bool,
-    atomic: bool,
-    batched: bool,
-    ttl: bool,
-    replicas: int | None,
-    **limits: object,
-) -> dict[str, Any]:
-    """
-    Return the fields of a stream's configuration that options set, without the others.
-    """
-    fields: dict[str, Any] = {
-        "name": name,
-        "subjects": [f"{name}.>"] if subjects is None else _split(subjects),
-        "num_replicas": replicas,
-        "allow_direct": direct or None,
-        "allow_atomic": atomic or None,
-        "allow_batched": batched or None,
-        "allow_msg_ttl": ttl or None,
-        **limits,
-    }
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def read_config(path: Path) -> StreamConfig:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,16 +12,16 @@ import click
 from jetsync.cli._connection import Command, connect
 from jetsync.cli._names import stream_argument
 from jetsync.cli._output import (
-    NAME,
     WARNING,
     Styled,
     payload,
+    print_each,
     print_json_line,
     say,
-    until_output_closes,
+    until_ctrl_c,
     write_raw,
 )
-from jetsync.cli._shown import as_dict
+from jetsync.cli._shown import as_dict, show_line
 from jetsync.cli._units import number_option, since_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
@@ -67,10 +66,9 @@ def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="FILTER",
     help="Print only messages whose subject matches FILTER. May be repeated.",
 )
-@click.option(
+@number_option(
     "--last",
     type=click.IntRange(min=0),
-    metavar="N",
     help=f"Begin with the last N messages.  [default: {USUAL}]",
 )
 @number_option("--seq", help="Begin at sequence N.")
@@ -100,12 +98,9 @@ def tail(
     if sum(way is not None and way is not False for way in start.values()) > 1:
         raise click.UsageError("Give one of --last, --seq, --since and --new.")
     show = show_of(headers=headers, raw=raw, as_json=as_json)
-    with contextlib.suppress(KeyboardInterrupt), until_output_closes():
-        found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
-        with contextlib.closing(found) as messages:
-            for message in messages:
-                show(message)
-                sys.stdout.flush()
+    found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
+    with until_ctrl_c(), contextlib.closing(found) as messages:
+        print_each(messages, show)
 
 
 def follow(
@@ -197,26 +192,24 @@ def show_of(*, headers: bool, raw: bool, as_json: bool) -> Callable[[jetsync.Mes
     """
     if raw and (as_json or headers):
         raise click.UsageError("--raw prints only payloads: leave out --json and --headers.")
-    return show_raw if raw else show_json if as_json else show_all if headers else show_line
+    return show_raw if raw else show_json if as_json else show_all if headers else show_message
 
 
-def show_line(message: jetsync.Message) -> None:
+def show_message(message: jetsync.Message) -> None:
     """
     Print a message as one line.
     """
     about = message.metadata
-    time = about.timestamp.astimezone().isoformat(sep=" ", timespec="milliseconds")
-    mark = "" if message.marker is None else f"  [{message.marker.value}]"
-    subject = Styled(message.subject, NAME)
-    text = f"  {payload(message.data)}"
-    say(f"{about.stream_sequence}  {time}  ", subject, Styled(mark, WARNING), text)
+    mark = "" if message.marker is None else f"[{message.marker.value}]  "
+    rest = (Styled(mark, WARNING), payload(message.data))
+    show_line(about.stream_sequence, about.timestamp, message.subject, *rest)
 
 
 def show_all(message: jetsync.Message) -> None:
     """
     Print a message as one line, and a line for each header.
     """
-    show_line(message)
+    show_message(message)
     for name, value in message.headers.items():
         say(f"    {name}: {value}")
 

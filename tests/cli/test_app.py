@@ -35,7 +35,7 @@ from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import COMMAND, make_options
 from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
 from jetsync.cli._shown import as_dict
-from jetsync.cli.stream import read_config, stream_fields
+from jetsync.cli.stream import read_config
 from jetsync.errors import ApiError, ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
 
@@ -947,53 +947,51 @@ class TestPlugins:
 
 
 class TestStreamOptions:
-    GIVEN = {  # noqa: RUF012 - a constant of the tests
-        "subjects": None,
-        "storage": None,
-        "replicas": None,
-        "retention": None,
-        "max_msgs": None,
-        "max_bytes": None,
-        "max_age": None,
-        "direct": False,
-        "atomic": False,
-        "batched": False,
-        "ttl": False,
-    }
+    @pytest.fixture
+    def created(self, run, monkeypatch):
+        """A function that returns the configuration with which a command creates a stream."""
+        configs = []
 
-    def test_nothing_given(self):
+        def create_stream(config):
+            configs.append(config)
+            return SimpleNamespace(cached_info=jetsync.StreamInfo(config=config))
+
+        js = SimpleNamespace(create_stream=create_stream)
+        client = SimpleNamespace(jetstream=lambda: js)
+        monkeypatch.setattr("jetsync.cli.stream.connect", lambda _: contextlib.nullcontext(client))
+
+        def call(*arguments):
+            assert run("stream", "add", *arguments).exit_code == 0
+            return configs.pop()
+
+        return call
+
+    def test_nothing_given(self, created):
         """
         Only the given options are sent; the subjects follow from the name.
         """
-        assert stream_fields("S", **self.GIVEN) == {"name": "S", "subjects": ["S.>"]}
+        assert created("S") == jetsync.StreamConfig(name="S", subjects=["S.>"])
 
-    def test_everything_given(self):
+    def test_everything_given(self, created):
         """
         Options are fields of a configuration under shorter names.
         """
-        given = {
-            **self.GIVEN,
-            "subjects": "a.>, b,",
-            "storage": "memory",
-            "max_age": 60.0,
-            "replicas": 3,
-            "direct": True,
-            "atomic": True,
-            "batched": True,
-            "ttl": True,
-        }
+        flags = ("--direct", "--atomic", "--batched", "--ttl")
+        limits = ("--storage", "memory", "--max-age", "60s", "--replicas", "3")
 
-        assert stream_fields("S", **given) == {
-            "name": "S",
-            "subjects": ["a.>", "b"],
-            "storage": "memory",
-            "max_age": 60.0,
-            "num_replicas": 3,
-            "allow_direct": True,
-            "allow_atomic": True,
-            "allow_batched": True,
-            "allow_msg_ttl": True,
-        }
+        config = created("S", "--subjects", "a.>, b,", *limits, *flags)
+
+        assert config == jetsync.StreamConfig(
+            name="S",
+            subjects=["a.>", "b"],
+            storage="memory",
+            max_age=60.0,
+            num_replicas=3,
+            allow_direct=True,
+            allow_atomic=True,
+            allow_batched=True,
+            allow_msg_ttl=True,
+        )
 
     @pytest.mark.parametrize("wrapped", [False, True])
     def test_a_configuration_is_read_as_servers_take_it(self, tmp_path, wrapped):
