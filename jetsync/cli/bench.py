@@ -36,7 +36,7 @@ from jetsync.cli._output import (
     say,
     size,
 )
-from jetsync.cli._units import bytes_of, number_option
+from jetsync.cli._units import number_option, size_option
 from jetsync.cli.server import sigterm_interrupts
 from jetsync.devserver import DevServer
 
@@ -69,26 +69,20 @@ class Part:
     """
 
     js: jetsync.JetStream
-    name: str
-    """The stream or the bucket."""
-
-    payload: bytes
+    plan: Plan
     first: int
     """The number of its first message, from 0."""
 
     count: int
-    batch: int
-    """Messages of one batch or fetch."""
-
     times: list[float] = attrs.field(factory=list)
     """Seconds of the calls that wait for the server."""
 
     @property
-    def message(self) -> tuple[str, bytes]:
+    def keys(self) -> Iterator[str]:
         """
-        The message to publish.
+        The keys to put or to get.
         """
-        return f"{self.name}.a", self.payload
+        return (f"k{number}" for number in range(self.first, self.first + self.count))
 
     def timed(self, call: Callable[[], int | object]) -> Any:
         """
@@ -103,15 +97,16 @@ class Part:
         """
         Yield the sizes of the batches.
         """
-        for start in range(0, self.count, self.batch):
-            yield min(self.batch, self.count - start)
+        batch = self.plan.settings.batch
+        for start in range(0, self.count, batch):
+            yield min(batch, self.count - start)
 
 
 def publish_each(part: Part) -> None:
     """
     Publish one message after the other.
     """
-    publish = partial(part.js.publish, *part.message)
+    publish = partial(part.js.publish, *part.plan.message)
     for _ in range(part.count):
         part.timed(publish)
 
@@ -120,7 +115,7 @@ def publish_many(part: Part) -> None:
     """
     Publish an iterable.
     """
-    part.js.publish_many(itertools.repeat(part.message, part.count))
+    part.js.publish_many(itertools.repeat(part.plan.message, part.count))
 
 
 def publish_later(part: Part) -> None:
@@ -134,7 +129,7 @@ def publish_later(part: Part) -> None:
     with part.js.publisher() as publisher:
         for number in range(part.count):
             begin = time.perf_counter()
-            future = publisher.publish(*part.message)
+            future = publisher.publish(*part.plan.message)
             if number % SAMPLE == 0:
                 future.add_done_callback(partial(note, begin))
 
@@ -144,7 +139,7 @@ def publish_atomic(part: Part) -> None:
     Publish one atomic batch after the other.
     """
     for count in part.sizes():
-        part.timed(partial(part.js.publish_batch, [part.message] * count))
+        part.timed(partial(part.js.publish_batch, [part.plan.message] * count))
 
 
 def publish_fast(part: Part) -> None:
@@ -152,14 +147,14 @@ def publish_fast(part: Part) -> None:
     Publish with fast ingest.
     """
     with part.js.fast_publisher() as fast:
-        fast.add_many(itertools.repeat(part.message, part.count))
+        fast.add_many(itertools.repeat(part.plan.message, part.count))
 
 
 def fetch(part: Part) -> None:
     """
     Fetch and acknowledge one batch after the other.
     """
-    consumer = part.js.consumer(part.name, CONSUMER)
+    consumer = part.js.consumer(part.plan.name, CONSUMER)
 
     def take(count: int) -> int:
         batch = consumer.fetch(count, expires=ARRIVAL)
@@ -174,7 +169,7 @@ def consume(part: Part) -> None:
     """
     Iterate over a consumption and acknowledge each message.
     """
-    consumer = part.js.consumer(part.name, CONSUMER)
+    consumer = part.js.consumer(part.plan.name, CONSUMER)
     with consumer.consume(stop_after=part.count) as messages:
         for message in messages:
             message.ack()
@@ -184,7 +179,7 @@ def scan(part: Part) -> None:
     """
     Read a range of the stream without a consumer.
     """
-    stream = part.js.stream(part.name)
+    stream = part.js.stream(part.plan.name)
     found = stream.scan(start=part.first + 1, end=part.first + part.count)
     check(part, sum(1 for _ in found))
 
@@ -193,18 +188,18 @@ def put(part: Part) -> None:
     """
     Put one key after the other.
     """
-    bucket = part.js.key_value(part.name)
-    for number in range(part.first, part.first + part.count):
-        part.timed(partial(bucket.put, f"k{number}", part.payload))
+    bucket = part.js.key_value(part.plan.name)
+    for key in part.keys:
+        part.timed(partial(bucket.put, key, part.plan.payload))
 
 
 def get(part: Part) -> None:
     """
     Get one key after the other.
     """
-    bucket = part.js.key_value(part.name)
-    for number in range(part.first, part.first + part.count):
-        part.timed(partial(bucket.get, f"k{number}"))
+    bucket = part.js.key_value(part.plan.name)
+    for key in part.keys:
+        part.timed(partial(bucket.get, key))
 
 
 def check(part: Part, found: int) -> None:
@@ -311,11 +306,45 @@ class Settings:
     storage: str
     replicas: int
 
-    def count(self, test: Test) -> int:
+
+@attrs.frozen
+class Plan:
+    """
+    A test with one size of messages, and the stream or bucket that it creates.
+    """
+
+    test: Test
+    settings: Settings
+    payload: bytes
+    name: str = attrs.field(factory=lambda: f"{NAME}_{secrets.token_hex(8)}")
+    """The stream or the bucket."""
+
+    @property
+    def stream(self) -> str:
         """
-        Return the number of messages of a test.
+        The stream, also that of a bucket.
         """
-        return self.messages or (USUAL_OF_CALLS if test.waits else USUAL)
+        return f"KV_{self.name}" if self.test.bucket else self.name
+
+    @property
+    def message(self) -> tuple[str, bytes]:
+        """
+        The message to publish.
+        """
+        return f"{self.name}.a", self.payload
+
+    @property
+    def count(self) -> int:
+        """
+        The number of messages.
+        """
+        return self.settings.messages or (USUAL_OF_CALLS if self.test.waits else USUAL)
+
+    def result(self, **measured: Any) -> Result:
+        """
+        Return what was measured, or why nothing was.
+        """
+        return Result(self.test, len(self.payload), self.count, **measured)
 
 
 @click.command(cls=Command)
@@ -331,13 +360,11 @@ class Settings:
     help=f"Messages of each test.  [default: {USUAL:,}, or {USUAL_OF_CALLS:,} for"
     " pub, atomic and kv]",
 )
-@click.option(
+@size_option(
     "--size",
     "sizes",
-    type=bytes_of,
     multiple=True,
     default=("128",),
-    metavar="SIZE",
     help="Size of a payload, such as 1KB. May be repeated.  [default: 128]",
 )
 @number_option(
@@ -402,7 +429,8 @@ def bench(
         results: list[Result] = []
         for each, test in itertools.product(sizes, selected):
             show_progress(completed=len(results), description=test.title)
-            results.append(run_one(client.jetstream(), options, chosen, test, each))
+            plan = Plan(test, chosen, secrets.token_bytes(each))
+            results.append(run_one(client.jetstream(), options, plan))
     if as_json:
         about = {"version": server.version, "url": server.url, "temporary": own}
         found = [result.as_json() for result in results]
@@ -419,43 +447,33 @@ def bench(
         show(results)
 
 
-def run_one(
-    js: jetsync.JetStream,
-    options: jetsync.ConnectOptions,
-    settings: Settings,
-    test: Test,
-    payload_size: int,
-) -> Result:
+def run_one(js: jetsync.JetStream, options: jetsync.ConnectOptions, plan: Plan) -> Result:
     """
     Run one test on a stream of its own.
     """
-    count, payload = settings.count(test), secrets.token_bytes(payload_size)
     try:
-        with prepared(js, settings, test, payload, count) as (name, stream):
-            result = measure(options, settings, test, name, payload, count)
-            stored = js.stream(stream).info().state.messages
-            if stored != count:
+        with prepared(js, plan):
+            result = measure(options, plan)
+            stored = js.stream(plan.stream).info().state.messages
+            if stored != plan.count:
                 raise click.ClickException(
-                    f"{test.title}: {stored:,} of {count:,} messages are stored"
+                    f"{plan.test.title}: {stored:,} of {plan.count:,} messages are stored"
                 )
             return result
     except jetsync.NotSupportedError as error:
-        return Result(test, payload_size, count, note=str(error))
+        return plan.result(note=str(error))
 
 
 @contextlib.contextmanager
-def prepared(
-    js: jetsync.JetStream, settings: Settings, test: Test, payload: bytes, count: int
-) -> Iterator[tuple[str, str]]:
+def prepared(js: jetsync.JetStream, plan: Plan) -> Iterator[None]:
     """
-    Create what a test needs, yield its name and that of its stream, and remove it.
+    Create what a test needs, and remove it at the end.
     """
-    name = f"{NAME}_{secrets.token_hex(8)}"
-    stream = f"KV_{name}" if test.bucket else name
+    name, test, count = plan.name, plan.test, plan.count
     common: Any = {
         "description": "made by `jetsync bench`",
-        "storage": settings.storage,
-        "num_replicas": settings.replicas,
+        "storage": plan.settings.storage,
+        "num_replicas": plan.settings.replicas,
     }
     try:
         if test.bucket:
@@ -464,13 +482,13 @@ def prepared(
             flags: Any = {} if test.flag is None else {test.flag: True}
             js.create_stream(name, subjects=[f"{name}.>"], **common, **flags)
         if test.reads and test.bucket:
-            js.publish_many((f"$KV.{name}.k{number}", payload) for number in range(count))
+            js.publish_many((f"$KV.{name}.k{number}", plan.payload) for number in range(count))
         elif test.reads:
-            js.publish_many(itertools.repeat((f"{name}.a", payload), count))
+            js.publish_many(itertools.repeat(plan.message, count))
             js.create_consumer(name, CONSUMER, max_ack_pending=-1)
-        yield name, stream
+        yield
     finally:
-        remove(js, stream)
+        remove(js, plan.stream)
 
 
 def remove(js: jetsync.JetStream, stream: str) -> None:
@@ -508,34 +526,28 @@ def delayed_interrupts() -> Iterator[None]:
         signal.raise_signal(arrived[0])
 
 
-def measure(  # noqa: PLR0917 - a private step
-    options: jetsync.ConnectOptions,
-    settings: Settings,
-    test: Test,
-    name: str,
-    payload: bytes,
-    count: int,
-) -> Result:
+def measure(options: jetsync.ConnectOptions, plan: Plan) -> Result:
     """
     Let all threads do their parts, and measure the time of all.
     """
-    callers = settings.clients * settings.threads
+    clients_wanted, count = plan.settings.clients, plan.count
+    callers = clients_wanted * plan.settings.threads
     begin_together = threading.Event()
 
     def work(part: Part) -> None:
         begin_together.wait()
-        test.run(part)
+        plan.test.run(part)
 
     with ThreadPoolExecutor(callers, "bench") as pool, contextlib.ExitStack() as stack:
         # If a thread fails or Ctrl-C ends the wait, the stack closes the clients. So the calls of
         # the other threads fail, and the pool ends.
         stack.callback(begin_together.set)
-        clients = [stack.enter_context(connect(options)) for _ in range(settings.clients)]
+        clients = [stack.enter_context(connect(options)) for _ in range(clients_wanted)]
         parts, running = [], []
         for number in range(callers):
             first, end = count * number // callers, count * (number + 1) // callers
             js = clients[number % len(clients)].jetstream()
-            parts.append(Part(js, name, payload, first, end - first, settings.batch))
+            parts.append(Part(js, plan, first, end - first))
             running.append(pool.submit(work, parts[-1]))
         cpu, begin = time.process_time(), time.perf_counter()
         begin_together.set()
@@ -547,7 +559,7 @@ def measure(  # noqa: PLR0917 - a private step
                 each.result()
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     times = [each for part in parts for each in part.times]
-    return Result(test, len(payload), count, seconds, cpu, times)
+    return plan.result(seconds=seconds, cpu=cpu, times=times)
 
 
 def show(results: Sequence[Result]) -> None:

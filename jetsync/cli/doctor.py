@@ -28,6 +28,7 @@ from jetsync.cli._output import (
     GOOD,
     WARNING,
     Styled,
+    attributes,
     json_option,
     limit,
     print_json,
@@ -55,6 +56,10 @@ _STALL: Final = 1.0
 _SYSTEM_ACCOUNT: Final = "this user belongs to the system account, which has no JetStream"
 
 
+Servers = tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...]
+"""Servers and their health, which is `None` if the server did not answer that question."""
+
+
 @attrs.frozen
 class Report:
     """
@@ -74,11 +79,8 @@ class Report:
 
     verdicts: tuple[Verdict, ...]
 
-    servers: tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...] = ()
-    """
-    All servers and their health, if the user belongs to the system account. The health is `None` if
-    the server did not answer that question.
-    """
+    servers: Servers = ()
+    """All servers, if the user belongs to the system account."""
 
     @property
     def problems(self) -> list[str]:
@@ -102,13 +104,10 @@ class Report:
             "ok": not problems,
             "problems": problems,
             "server": {
-                "url": server.url,
-                "version": server.version,
+                **attributes(server, "url", "version"),
                 "name": server.server_name,
                 "id": server.server_id,
-                "cluster": server.cluster,
-                "max_payload": server.max_payload,
-                "lame_duck": server.lame_duck,
+                **attributes(server, "cluster", "max_payload", "lame_duck"),
             },
             "tls": self.tls,
             "rtt_ms": round(self.rtt * 1000, 3),
@@ -240,7 +239,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
     with connect(options) as client:
         rtt = statistics.median(client.rtt() for _ in range(_PINGS))
         account, jetstream = None, None
-        servers: tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...] = ()
+        servers: Servers = ()
         try:
             account = client.jetstream().account_info()
         except (ApiError, NoRespondersError) as error:
@@ -261,9 +260,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
         )
 
 
-def ask_servers(
-    client: jetsync.Client,
-) -> tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...]:
+def ask_servers(client: jetsync.Client) -> Servers:
     """
     Return all servers and their health; nothing if the user may not ask them.
     """
