@@ -22,8 +22,6 @@ from jetsync.devserver._members import Layout, Member, make_members
 from jetsync.errors import DevServerError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 # Seconds that a server may take to flush its stores and shut down before it is killed.
@@ -194,12 +192,7 @@ class DevServer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def start(self, index: int | None = None, *, wait: bool = True) -> None:

@@ -11,7 +11,7 @@ from jetsync._base.reprs import tolerant_repr
 from jetsync.testing._forwarder import DIRECTIONS, Direction, Forwarder, ProxyStatistics
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -79,12 +79,7 @@ class CutProxy:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     # -- faults -----------------------------------------------------------------------------------
@@ -180,8 +175,7 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
-        with self._forwarder.lock:
-            return self._forwarder.changed.wait_for(lambda: self._forwarder.cuts >= count, timeout)
+        return self._wait(lambda: self._forwarder.cuts >= count, timeout)
 
     def wait_accepted(self, count: int, *, timeout: float = 10.0) -> bool:
         """
@@ -194,10 +188,7 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
-        with self._forwarder.lock:
-            return self._forwarder.changed.wait_for(
-                lambda: self._forwarder.accepted >= count, timeout
-            )
+        return self._wait(lambda: self._forwarder.accepted >= count, timeout)
 
     def wait_open(self, count: int = 1, *, timeout: float = 10.0) -> bool:
         """
@@ -210,5 +201,8 @@ class CutProxy:
         Returns:
             Whether the number was reached in time.
         """
+        return self._wait(lambda: self._forwarder.open >= count, timeout)
+
+    def _wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         with self._forwarder.lock:
-            return self._forwarder.changed.wait_for(lambda: self._forwarder.open >= count, timeout)
+            return self._forwarder.changed.wait_for(reached, timeout)

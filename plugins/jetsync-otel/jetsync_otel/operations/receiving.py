@@ -27,7 +27,7 @@ from jetsync_otel.metrics.instruments import labels
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from opentelemetry.trace import Link
+    from opentelemetry.trace import Link, Span
 
     from jetsync_otel.metrics.instruments import Labels
     from jetsync_otel.operations.telemetry import Telemetry
@@ -208,11 +208,7 @@ class Receiver:
             else self._links(map(self._context_of, deliveries.blocks)),
             start_time=started,
         )
-        if error is not None:
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
-            span.record_exception(error)
-        span.end()
+        _end(span, error)
         if deliveries is not None:
             marked = labels(name, stream=stream, consumer=self._shown(consumer))
             self._telemetry.instruments.consumed.add(deliveries.count, marked)
@@ -248,11 +244,7 @@ class Receiver:
             links=links,
             start_time=receiving.started_ns,
         )
-        if error is not None:
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
-            span.record_exception(error)
-        span.end()
+        _end(span, error)
         if count:
             self._telemetry.instruments.consumed.add(count, labels(name, stream=stream))
         self._note_duration(operation, receiving, error)
@@ -309,3 +301,14 @@ class Receiver:
             error=None if error is None else names.error_type(error),
         )
         self._telemetry.instruments.duration.record(time.monotonic() - receiving.started, marked)
+
+
+def _end(span: Span, error: BaseException | None) -> None:
+    """
+    End a span, with its error if it failed.
+    """
+    if error is not None:
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+        span.record_exception(error)
+    span.end()
