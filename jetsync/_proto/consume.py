@@ -62,8 +62,6 @@ _request = functools.lru_cache(maxsize=16)(PullRequest)
 class ConsumeOptions:
     """How a consumption pulls; checked and complete."""
 
-    stream: str
-    consumer: str
     # The limit of the buffer in messages; unused with `max_bytes`. With a handler, it also counts
     # the messages that are being handled.
     max_messages: int

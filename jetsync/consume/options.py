@@ -4,8 +4,9 @@ Checking the options of fetches and consumptions, and completing them with defau
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
 
@@ -78,6 +79,29 @@ PUSH_BYTES: Final = 64 << 20
 DEFAULT_ACK_WAIT: Final = 30.0
 
 
+class PullLimits(NamedTuple):
+    """
+    The fields of a consumer's configuration that limit its pulls. Unlike the whole, it has a hash.
+    """
+
+    max_batch: int | None = None
+    max_bytes: int | None = None
+    max_expires: float | None = None
+    inactive_threshold: float | None = None
+
+
+def pull_limits(config: ConsumerConfig) -> PullLimits:
+    """Return the limits of a consumer's pulls."""
+    # A pull without a pin id could be given the pin of a group.
+    is_pinned = config.priority_policy is PriorityPolicy.PINNED_CLIENT
+    return PullLimits(
+        config.max_batch,
+        config.max_bytes,
+        config.max_expires,
+        None if is_pinned else config.inactive_threshold,
+    )
+
+
 def fetch_request(**options: Any) -> tuple[PullRequest, float]:
     """
     Check the options of a fetch; return the pull, and for how many seconds to wait.
@@ -140,21 +164,60 @@ def consume_options(
     config: ConsumerConfig,
     handling: HandlerOptions = NO_HANDLER,
     /,
-    default_heartbeat: float = LONGEST_CONSUME_HEARTBEAT,
     **options: Any,
 ) -> ConsumeOptions:
     """
-    Check the options of a consumption, and complete them as ADR-37 says.
-
-    Pulls keep to the limits in the consumer's configuration.
+    Check the options of a consumption of one consumer, and complete them.
 
     Args:
         stream: The stream's name.
         consumer: The consumer's name.
         config: The consumer's configuration.
         handling: The options that concern the handler.
-        default_heartbeat: The default is half of ``expires``, but at most this many seconds.
         **options: The arguments of ``Consumer.consume`` that do not concern the handler.
+    """
+    threads = 0 if handling.handler is None else handling.threads
+    # A message that waits in the buffer of a worker that dies has used one of its deliveries. So by
+    # default, the server delivers only what a thread is ready to handle.
+    unlimited = threads if threads and is_limited(config) else DEFAULT_MESSAGES
+    found = pull_options(
+        pull_limits(config),
+        LONGEST_CONSUME_HEARTBEAT,
+        threads,
+        unlimited,
+        handling.max_deliver if threads else 0,
+        **options,
+    )
+    _check_group(stream, consumer, config, found.priorities)
+    return found
+
+
+def pull_options(*known: Any, **options: Any) -> ConsumeOptions:
+    """Return what :func:`check_options` returns, which is computed once if it repeats."""
+    # An argument that has no hash is refused by the check.
+    with contextlib.suppress(TypeError):
+        return _cached_options(*known, **options)
+    return check_options(*known, **options)
+
+
+def check_options(
+    limits: PullLimits,
+    default_heartbeat: float,
+    threads: int = 0,
+    unlimited: int = DEFAULT_MESSAGES,
+    max_deliver: int = 0,
+    **options: Any,
+) -> ConsumeOptions:
+    """
+    Check the options of a consumption, and complete them as ADR-37 says.
+
+    Args:
+        limits: What the consumer allows its pulls to ask for.
+        default_heartbeat: The default is half of ``expires``, but at most this many seconds.
+        threads: How many threads handle the messages; 0 without a handler.
+        unlimited: The default size of the buffer, in messages.
+        max_deliver: The consumer's limit of deliveries, with a handler.
+        **options: As for :func:`consume_options`.
     """
     _check_counts(options)
     priorities = _priorities(options)
@@ -163,16 +226,11 @@ def consume_options(
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
-    _check_group(stream, consumer, config, priorities)
     unit, other = ("messages", "bytes") if max_bytes is None else ("bytes", "messages")
     if options.get(f"threshold_{other}") is not None:
         raise InvalidArgumentError(
             f"threshold_{other} needs max_{other}", argument=f"threshold_{other}"
         )
-    threads = 0 if handling.handler is None else handling.threads
-    # A message that waits in the buffer of a worker that dies has used one of its deliveries. So by
-    # default, the server delivers only what a thread is ready to handle.
-    unlimited = threads if threads and is_limited(config) else DEFAULT_MESSAGES
     size = max_bytes or max(max_messages or unlimited, threads)
     threshold = options.get(f"threshold_{unit}")
     if threshold is None:
@@ -191,12 +249,10 @@ def consume_options(
         beat = min(seconds / 2.0, default_heartbeat)
     else:
         beat = _heartbeat(heartbeat, min(seconds / 2.0, LONGEST_CONSUME_HEARTBEAT))
-    if config.max_expires:
-        seconds = min(seconds, config.max_expires)
+    if limits.max_expires:
+        seconds = min(seconds, limits.max_expires)
         beat = min(beat, seconds / 2.0)
     return ConsumeOptions(
-        stream=stream,
-        consumer=consumer,
         max_messages=UNBOUNDED_BATCH if max_bytes else size,
         max_bytes=max_bytes,
         # A full buffer has no room for another pull.
@@ -204,18 +260,18 @@ def consume_options(
         expires=seconds,
         heartbeat=beat,
         stop_after=options.get("stop_after"),
-        max_batch=config.max_batch or None,
-        max_batch_bytes=config.max_bytes or None,
+        max_batch=limits.max_batch or None,
+        max_batch_bytes=limits.max_bytes or None,
         priorities=priorities,
-        # A pull without a pin id could be given the pin of a group.
-        inactive_threshold=(
-            None
-            if config.priority_policy is PriorityPolicy.PINNED_CLIENT
-            else config.inactive_threshold or None
-        ),
+        inactive_threshold=limits.inactive_threshold or None,
         threads=threads,
-        max_deliver=handling.max_deliver if threads else 0,
+        max_deliver=max_deliver,
     )
+
+
+_cached_options: Callable[..., ConsumeOptions] = functools.lru_cache(maxsize=256, typed=True)(
+    check_options
+)
 
 
 def push_options(

@@ -33,7 +33,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import Fetch, OrderedBatch
-from jetsync.consume.options import consume_options, fetch_request
+from jetsync.consume.options import fetch_request, pull_options
 from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.values.codec import to_wire
@@ -447,6 +447,4 @@ def pending_of(ordered: OrderedConsumer) -> int:
 
 def ordered_options(source: OrderedSource, **options: Any) -> ConsumeOptions:
     """Check the options of ``OrderedConsumer.consume``, and complete them."""
-    return consume_options(
-        source.stream, source.cursor.name, source.limits, default_heartbeat=HEARTBEAT, **options
-    )
+    return pull_options(source.limits, HEARTBEAT, **options)

@@ -299,9 +299,9 @@ class OrderedConsumption:
         """Pull from a fresh consumer."""
         source, options = self._source, self.options
         source.fresh = False
-        left = None if options.stop_after is None else options.stop_after - self._received
-        wanted = attrs.evolve(options, stop_after=left)
-        core = self._core = ConsumptionCore(source.target, wanted, order=source.cursor)
+        if options.stop_after is not None:
+            options = attrs.evolve(options, stop_after=options.stop_after - self._received)
+        core = self._core = ConsumptionCore(source.target, options, order=source.cursor)
         if self._draining:
             core.drain()
         if self._reading.over.is_set():

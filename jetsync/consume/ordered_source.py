@@ -22,9 +22,10 @@ from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD, MissingMessages
+from jetsync.consume.options import PullLimits, pull_limits
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire
-from jetsync.values.consumer_config import AckPolicy, ConsumerConfig
+from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.consumer_info import ConsumerInfo
 from jetsync.values.stored import time_of
 
@@ -65,7 +66,7 @@ LIMITS: Final = ("max_batch", "max_bytes", "max_expires", "inactive_threshold")
 
 # Those that a server returns if neither the caller nor the server has a limit.
 USUAL_LIMITS: Final = {"inactive_threshold": INACTIVE_NS}
-USUAL: Final = ConsumerConfig(inactive_threshold=INACTIVE_THRESHOLD)
+USUAL: Final = PullLimits(inactive_threshold=INACTIVE_THRESHOLD)
 
 GONE: Final = (
     errors.ConsumerDeletedError,
@@ -151,8 +152,8 @@ class OrderedSource:
         self.target: PullTarget
         #: How many messages the current consumer had to send when it was created.
         self.pending: int = 0
-        #: The limits of its pulls, without the rest of its configuration.
-        self.limits: ConsumerConfig = USUAL
+        #: The limits of its pulls.
+        self.limits: PullLimits = USUAL
         #: Returns the consumer as the server last described it.
         self.describe: Callable[[], ConsumerInfo]
         #: The thread that takes a message, and the position before it; None while no message is
@@ -240,7 +241,7 @@ class OrderedSource:
         self.target = PullTarget(self.context, self.stream, name, AckPolicy.NONE)
         returned = answer.get("config") or {}
         limits = {field: returned[field] for field in LIMITS if returned.get(field)}
-        self.limits = USUAL if limits == USUAL_LIMITS else describe().config
+        self.limits = USUAL if limits == USUAL_LIMITS else pull_limits(describe().config)
         self.describe, self.fresh, self.epoch = describe, True, epoch
         if self.closed.is_set():
             self._forget(name)

@@ -13,8 +13,6 @@ def options(**changes):
     Return options for a buffer of ten messages that is refilled at half.
     """
     plain = {
-        "stream": "S",
-        "consumer": "C",
         "max_messages": 10,
         "max_bytes": None,
         "threshold": 5,
