@@ -156,6 +156,10 @@ class Bucket:
             name = self.layout.origin_stream.removeprefix(STREAM_PREFIX) if origin else self.name
             raise errors.BucketNotFoundError(name) from error
 
+    def gone(self, reason: str | None) -> errors.BucketNotFoundError:
+        """Return the error for a watch that ends because there is no such bucket."""
+        return errors.BucketNotFoundError(self.name, reason=reason)
+
     def not_found(
         self, key: str, entry: Entry | None = None, *, revision: int | None = None
     ) -> errors.KeyNotFoundError:

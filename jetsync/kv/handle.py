@@ -718,7 +718,7 @@ class KeyValue(Generic[ValueT]):
                 complete=complete,
                 ignore_deletes=ignore_deletes,
                 shown=partial(bucket.shown, with_value=not meta_only) if decodes else None,
-                report=bucket.report,
+                report=bucket.report if decodes else None,
             )
 
     def _change(

@@ -13,8 +13,7 @@ import contextlib
 import secrets
 from collections import deque
 from functools import partial
-from itertools import chain
-from threading import get_ident
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from jetsync import errors
@@ -88,6 +87,9 @@ class Watched(Protocol):
     def layout(self) -> BucketLayout:
         """The subjects."""
 
+    def gone(self, reason: str | None) -> errors.StreamNotFoundError:
+        """Return the error for a watch of it that ends because the stream does not exist."""
+
 
 class Watch(Generic[ValueT]):
     """
@@ -129,7 +131,7 @@ class Watch(Generic[ValueT]):
         *,
         until: Deadline | None,
         ignore_deletes: bool = False,
-        shown: Callable[[Entry], Entry[Any]] | None = None,
+        shown: Callable[[Entry], Any] | None = None,
         report: Callable[[errors.DecodeError], object] | None = None,
     ) -> None:
         self._bucket = bucket
@@ -139,9 +141,10 @@ class Watch(Generic[ValueT]):
         # The deadline of the call that also closes the watch; None if the caller closes it.
         self._until = until
         self._ignore_deletes = ignore_deletes
-        # Decodes an entry; None returns it as it is stored.
+        # Returns what is handed out in place of an entry, or None to leave it out; None if entries
+        # are handed out as they are stored.
         self._shown = shown
-        # Called with the error of an entry that is left out, or raises it.
+        # Called with the error of an entry that is left out, or raises it; None without codecs.
         self._report = report
         self._lane = bucket.context.lane
         self._reading = Reading("watch", bucket.context.connection)
@@ -173,8 +176,8 @@ class Watch(Generic[ValueT]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry[ValueT]:
-        reading, me = self._reading, get_ident()
+    def __next__(self) -> Entry[ValueT]:  # noqa: RET503 - `end_loop` always raises
+        reading = self._reading
         # An entry that was held at Ctrl-C comes first.
         if not (reading.held or self._lane.forked):
             # No call between this and the caller, so that no signal handler runs.
@@ -184,21 +187,9 @@ class Watch(Generic[ValueT]):
                     return entry
             except IndexError:
                 pass
-        while True:
-            entry = self._take_in_loop()
-            # As above.
-            try:
-                del reading.held[me]
-            except KeyError:
-                continue  # A signal handler has taken it.
+        for entry in map(self._take, (FOREVER,)):
             return entry
-
-    def _take_in_loop(self) -> Entry[ValueT]:
-        """Return the next entry of a loop, and keep it in ``held``."""
-        entry = self._take(None, initial=False)
-        if entry is None:
-            self._reading.end_loop()
-        return entry
+        reading.end_loop()
 
     def next(self, *, timeout: Seconds | None = None) -> Entry[ValueT] | None:
         """
@@ -213,27 +204,12 @@ class Watch(Generic[ValueT]):
             HandleClosedError: The watch has ended.
             JetSyncError: The error that ended the watch. It is raised once.
         """
-        me = get_ident()
         until = Deadline.after(self._messages.options.expires if timeout is None else timeout)
-        while True:
-            entry = self._take_next(until)
-            if entry is not None:
-                # As in `__next__`.
-                try:
-                    del self._reading.held[me]
-                except KeyError:
-                    continue
+        for entry in map(self._take, (until,)):
             return entry
-
-    def _take_next(self, until: Deadline) -> Entry[ValueT] | None:
-        """Return what :meth:`next` returns, and keep it in ``held``."""
-        try:
-            entry = self._take(until, initial=False)
-        except errors.WaitTimeoutError:
-            return None
-        if entry is None:
+        if self._reading.over.is_set():
             self._reading.end_next()
-        return entry
+        return None
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry[ValueT]]:
         """
@@ -257,29 +233,21 @@ class Watch(Generic[ValueT]):
     def _initial(self, timeout: Seconds | None) -> Generator[Entry[ValueT], None, None]:
         """Yield the initial entries."""
         deadline = Deadline.after(timeout)
-        while (entry := self._take_initial(deadline)) is not None:
-            # As in `__next__`.
-            try:
-                del self._reading.held[get_ident()]
-            except KeyError:
-                continue
-            yield entry
+        yield from map(self._take, repeat(deadline), repeat(True))
+        self._check_current(deadline)
 
-    def _take_initial(self, deadline: Deadline) -> Entry[ValueT] | None:
-        """Return the next initial entry, and keep it in ``held``; None after the last one."""
-        try:
-            entry = self._take(deadline, initial=True)
-        except errors.WaitTimeoutError:
-            where = self._bucket.layout.read_prefix + ">"
+    def _check_current(self, deadline: Deadline) -> None:
+        """Raise why the initial entries end before all of them were taken."""
+        if self._is_current:
+            return
+        if not self._reading.over.is_set():
             raise errors.RequestTimeoutError(
-                where,
+                self._bucket.layout.read_prefix + ">",
                 deadline.total,
                 what=f"bucket {self._bucket.name!r} did not send all entries",
-            ) from None
-        if entry is None and not self._is_current:
-            self._reading.raise_once()
-            raise errors.HandleClosedError("watch", reason="it ended before all entries arrived")
-        return entry
+            )
+        self._reading.raise_once()
+        raise errors.HandleClosedError("watch", reason="it ended before all entries arrived")
 
     @property
     def is_current(self) -> bool:
@@ -332,25 +300,34 @@ class Watch(Generic[ValueT]):
             until = context.deadline(None)
             self._source.close(until if self._until is None else self._until.at_most(until.total))
 
-    def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry[ValueT] | None:
-        """Return the next entry; None at the end, or after the last initial one if *initial*."""
-        until = FOREVER if deadline is None else deadline
+    def _take(self, until: Deadline, initial: bool = False) -> Entry[ValueT]:  # noqa: FBT001, FBT002 - as an argument of `map`
+        """
+        Return the next entry. Call it through ``map``, as :meth:`Reading.take`.
+
+        Raises StopIteration at the end and at the deadline, and after the last initial entry if
+        *initial*.
+        """
+        if initial and self._is_current and not self._reading.held:
+            raise StopIteration
+        hold = partial(self._hold_next, initial=initial)
         left: int | None = None
         while True:
             try:
-                return self._reading.run(until, self._take_held, until, get_ident(), initial)
+                for entry in map(self._reading.take, (hold,), (until,)):
+                    return entry
+                raise StopIteration
             except errors.DecodeError as error:
-                if self._report is None:
-                    raise
+                assert self._report is not None
                 self._report(error)
             if until.expired():
                 # With a timeout of 0, the entries that have arrived by now are tried, too. Later
                 # ones are not, so the call ends even if entries arrive all the time.
                 left = arrived(self._messages) if left is None else left - 1
                 if until.total or initial or left <= 0:
-                    raise errors.WaitTimeoutError("an entry", until.total)
+                    raise StopIteration
 
-    def _take_held(self, until: Deadline, me: int, initial: bool) -> Entry[Any] | None:  # noqa: FBT001 - as an argument of `Turn.run`
+    def _hold_next(self, until: Deadline, me: int, *, initial: bool) -> Entry[Any] | None:
+        """Hold and return the next entry for :meth:`Reading.take`."""
         reading, held = self._reading, self._reading.held
         while not reading.over.is_set():
             if (
@@ -381,7 +358,7 @@ class Watch(Generic[ValueT]):
                 raise
             except errors.StreamNotFoundError as error:
                 reason = None if error.description == MISSING else error.description
-                gone = errors.BucketNotFoundError(self._bucket.name, reason=reason)
+                gone = self._bucket.gone(reason)
                 gone.__cause__ = error
                 self._end(gone)
             except errors.JetSyncError as error:
@@ -421,7 +398,7 @@ class Watch(Generic[ValueT]):
             return
         run: list[tuple[int, Entry[Any]]] = []
         # One at a time if the bucket has codecs: their calls belong to the thread that asks.
-        most = 1 if self._shown is not None else RUN
+        most = RUN if self._report is None else 1
         while message is not None:
             key = self._bucket.layout.key_of(message.subject)
             name = message.subject if key is None else key
@@ -433,13 +410,13 @@ class Watch(Generic[ValueT]):
                 engine.learn_last(self._last_revision(until))
             if revision > self._last and not (self._ignore_deletes and entry.is_deleted):
                 try:
-                    run.append(
-                        (revision, entry if self._shown is None else outside(self._shown, entry))
-                    )
+                    item = entry if self._shown is None else outside(self._shown, entry)
                 except errors.DecodeError:
                     self._last = revision
                     messages.settle()
                     raise
+                if item is not None:
+                    run.append((revision, item))
             if engine.current and not self._is_current:
                 break
             most -= 1
@@ -504,34 +481,13 @@ class Watch(Generic[ValueT]):
 
     def _initial_runs(self, deadline: Deadline) -> Generator[list[Entry[ValueT]], None, None]:
         """Yield the initial entries that have arrived, as often as it takes."""
-        while not self._is_current and (entry := self._take_initial(deadline)) is not None:
-            del self._reading.held[get_ident()]
-            found = [entry]
+        for first in map(self._take, repeat(deadline), repeat(True)):
+            found = [first]
             with contextlib.suppress(IndexError):
                 for _, entry in self._run:
                     found.append(entry)
             yield found
-
-
-class Takes:
-    """
-    Takes the entries of a watch for an owner that makes something else of them.
-
-    An entry stays in ``held`` until the owner removes it. So if Ctrl-C interrupts the owner, the
-    next call of the same thread takes the same entry.
-
-    Threads: any, and signal handlers.
-    Locks: those of the watch.
-
-    Args:
-        watch: The watch.
-    """
-
-    def __init__(self, watch: Watch[Any]) -> None:
-        self.held: dict[int, Any] = watch._reading.held  # noqa: SLF001  (its own module)
-        self.in_loop: Callable[[], Entry] = watch._take_in_loop  # noqa: SLF001
-        self.next: Callable[[Deadline], Entry | None] = watch._take_next  # noqa: SLF001
-        self.initial: Callable[[Deadline], Entry | None] = watch._take_initial  # noqa: SLF001
+        self._check_current(deadline)
 
 
 def initial_entries(watch: Watch[ValueT], deadline: Deadline) -> Iterator[Entry[ValueT]]:

@@ -40,7 +40,7 @@ def documents(
             )
         except errors.NotSupportedError:
             # Servers before 2.11, and old object stores, do not allow such reads.
-            watch = watch_documents(bucket, [">"], Deadline.after(seconds))
+            watch = watch_documents(bucket, [">"], Deadline.after(seconds), ends=True)
             found, read = (
                 stack.enter_context(watch).initial(timeout=seconds),
                 partial(info_in, bucket),

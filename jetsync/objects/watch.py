@@ -6,31 +6,30 @@ A watch of a bucket reads the documents. This module turns its entries into desc
 
 from __future__ import annotations
 
-from threading import get_ident
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
-from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
-from jetsync._base.iterations import Iteration
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.kv import BucketLayout
 from jetsync._proto.objects import documents_of, encode_name
-from jetsync.kv.watch import Takes, Watch, watch_subjects
+from jetsync.kv.watch import Watch, watch_subjects
 from jetsync.objects.info import read_info
 from jetsync.stream import Stream
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from typing_extensions import Self
 
-    from jetsync._base.deadline import Seconds
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync.kv.entry import Entry
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.info import ObjectInfo
@@ -50,6 +49,10 @@ class Documents:
     context: Context
     stream: Stream
     layout: BucketLayout
+
+    def gone(self, reason: str | None) -> errors.ObjectStoreNotFoundError:
+        """Return the error for a watch that ends because there is no such object store."""
+        return errors.ObjectStoreNotFoundError(self.name, reason=reason)
 
 
 class ObjectWatch:
@@ -71,11 +74,10 @@ class ObjectWatch:
 
     __reduce__ = refuse_copy
 
-    def __init__(self, bucket: Bucket, watch: Watch, *, ignore_deletes: bool) -> None:
+    def __init__(self, bucket: Bucket, watch: Watch[Any]) -> None:
         self._bucket = bucket
+        # Its items are descriptions, in place of the entries.
         self._watch = watch
-        self._take = Takes(watch)
-        self._ignore_deletes = ignore_deletes
         disown(bucket.context.lane.later, self)
 
     def __repr__(self) -> str:
@@ -92,18 +94,10 @@ class ObjectWatch:
         return self
 
     def __next__(self) -> ObjectInfo:
-        take, me = self._take, get_ident()
-        while True:
-            with self._bucket.named():
-                entry = take.in_loop()
-            info = self._read(entry)
-            # No call between this and the caller, so that no signal handler runs.
-            try:
-                del take.held[me]
-            except KeyError:
-                continue  # A signal handler has taken it.
-            if info is not None:
-                return info
+        # Not `next`: Ctrl-C may strike between its end and the return.
+        for info in self._watch:
+            return info  # type: ignore[return-value]
+        raise StopIteration
 
     def next(self, *, timeout: Seconds | None = None) -> ObjectInfo | None:
         """
@@ -117,21 +111,10 @@ class ObjectWatch:
             HandleClosedError: The watch has ended.
             JetSyncError: The error that ended the watch. It is raised once.
         """
-        take, me = self._take, get_ident()
-        until = Deadline.after(30.0 if timeout is None else timeout)
-        while True:
-            with self._bucket.named():
-                entry = take.next(until)
-            if entry is None:
-                return None
-            info = self._read(entry)
-            # As in `__next__`.
-            try:
-                del take.held[me]
-            except KeyError:
-                continue
-            if info is not None:
-                return info
+        # As in `__next__`.
+        for info in starmap(partial(self._watch.next, timeout=timeout), ((),)):
+            return info  # type: ignore[return-value]
+        return None
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[ObjectInfo]:
         """
@@ -145,20 +128,7 @@ class ObjectWatch:
             HandleClosedError: The watch was closed before all had arrived.
             JetSyncError: The error that ended the watch. It is raised once.
         """
-        return Iteration(self._initial(timeout), "watch")
-
-    def _initial(self, timeout: Seconds | None) -> Generator[ObjectInfo, None, None]:
-        deadline = Deadline.after(timeout)
-        with self._bucket.named():
-            while (entry := self._take.initial(deadline)) is not None:
-                info, me = self._read(entry), get_ident()
-                # As in `__next__`.
-                try:
-                    del self._take.held[me]
-                except KeyError:
-                    continue
-                if info is not None:
-                    yield info
+        return self._watch.initial(timeout=timeout)  # type: ignore[return-value]
 
     @property
     def is_current(self) -> bool:
@@ -190,15 +160,6 @@ class ObjectWatch:
         """
         self._watch.close()
 
-    def _read(self, entry: Entry) -> ObjectInfo | None:
-        """Return the description in an entry; None if it is not wanted or cannot be read."""
-        try:
-            info = info_in(self._bucket, entry)
-        except errors.ProtocolError as error:
-            _logger.warning("object_unreadable", bucket=self._bucket.name, error=str(error))
-            return None
-        return None if self._ignore_deletes and info.is_deleted else info
-
 
 def open_watch(
     bucket: Bucket,
@@ -212,10 +173,19 @@ def open_watch(
     tokens = dict.fromkeys(map(encode_name, names))
     # Some clients leave the padding out.
     tokens.update(dict.fromkeys(token.rstrip("=") for token in list(tokens)))
-    entries = watch_documents(
-        bucket, [*tokens] or [">"], deadline, updates_only=updates_only, ends=False
+
+    def read(entry: Entry) -> ObjectInfo | None:
+        try:
+            info = info_in(bucket, entry)
+        except errors.ProtocolError as error:
+            _logger.warning("object_unreadable", bucket=bucket.name, error=str(error))
+            return None
+        return None if ignore_deletes and info.is_deleted else info
+
+    found = watch_documents(
+        bucket, [*tokens] or [">"], deadline, updates_only=updates_only, ends=False, shown=read
     )
-    return ObjectWatch(bucket, entries, ignore_deletes=ignore_deletes)
+    return ObjectWatch(bucket, found)
 
 
 def watch_documents(
@@ -224,8 +194,8 @@ def watch_documents(
     deadline: Deadline,
     *,
     updates_only: bool = False,
-    ends: bool = True,
-) -> Watch:
+    **options: Any,
+) -> Watch[Any]:
     """
     Return a watch whose entries are documents.
 
@@ -234,7 +204,7 @@ def watch_documents(
         tokens: The last parts of the subjects of documents, or ``>``.
         deadline: Deadline of the calling operation.
         updates_only: Whether to start with the next change.
-        ends: Whether the calling operation closes the watch.
+        **options: As for :func:`watch_subjects`.
     """
     prefix = documents_of(bucket.name, "")
     layout = BucketLayout(prefix, prefix, bucket.stream.name, bucket.context.prefix)
@@ -244,7 +214,7 @@ def watch_documents(
             [prefix + token for token in tokens],
             deadline,
             policy=DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT,
-            ends=ends,
+            **options,
         )
 
 

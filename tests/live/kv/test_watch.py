@@ -311,7 +311,7 @@ class TestInitial:
                 ) as caught:
                     next(initial)
                 assert caught.value.__cause__ is None
-                assert caught.value.__suppress_context__
+                assert caught.value.__context__ is None
                 assert not watch.is_current
                 rest = list(watch.initial(timeout=60))
             assert seen([first, *rest]) == [(f"k{number}", number + 1) for number in range(20)]
