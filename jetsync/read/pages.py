@@ -235,9 +235,11 @@ class PageReader:
         """
         self.left = deadline.remaining()
         try:
-            self._first = self._next()
-            if not self._first:
+            runs = self._next()
+            if not runs:
                 self._raise()
+            # The last step, so that Ctrl-C at any earlier one ends the read.
+            self._first = runs
         finally:
             if not self._first:
                 # It failed, or there is no message.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -15,6 +16,7 @@ import jetsync
 from helpers.waiting import CLUSTER_CLIENT, blocked, eventually, timed
 from jetsync._api.messages import direct_get
 from jetsync.devserver import DevServer
+from jetsync.read.pages import PageReader
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 """Older servers that know pages."""
@@ -785,3 +787,45 @@ class TestPlugins:
                 next(scan)
             assert list(scan) == []
             assert client.statistics().subscriptions == 1
+
+    # The call has one more line, at which Python runs no signal handler.
+    @pytest.mark.parametrize("step", range(1, 6))
+    def test_ctrl_c_leaves_the_wrappers_at_any_step(self, nats_server, newest, step):
+        """
+        If Ctrl-C interrupts the call that begins a read, the wrappers of all its pages end.
+        """
+        steps, outcomes = [], []
+
+        class Listener:
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_fetch(self, operation):
+                outcomes.append("open")
+                try:
+                    return (yield)
+                finally:
+                    outcomes[outcomes.index("open")] = "ended"
+
+        def interrupt(frame, event, _):
+            if event == "line":
+                steps.append(frame.f_lineno)
+                if len(steps) == step:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        begin = PageReader.begin.__code__
+
+        def trace(frame, *_):
+            return interrupt if frame.f_code is begin else None
+
+        with jetsync.connect(nats_server.url, plugins=[Listener()]) as client:
+            stream = client.jetstream().stream(newest.name)
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                with pytest.raises(KeyboardInterrupt) as caught:
+                    stream.scan(page=5)
+            finally:
+                sys.settrace(before)
+            # The traceback keeps the read, so none of them was merely dropped.
+            assert caught.traceback
+            assert set(outcomes) <= {"ended"}
