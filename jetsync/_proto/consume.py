@@ -23,7 +23,7 @@ Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
@@ -56,6 +56,17 @@ LOST_WAIT: Final = 1.0
 
 # Most pulls of a consumption ask for the same, and the JSON of one request is made once.
 _request = functools.lru_cache(maxsize=16)(PullRequest)
+
+
+class PullLimits(NamedTuple):
+    """
+    The fields of a consumer's configuration that limit its pulls. Unlike the whole, it has a hash.
+    """
+
+    max_batch: int | None = None
+    max_bytes: int | None = None
+    max_expires: float | None = None
+    inactive_threshold: float | None = None
 
 
 @attrs.frozen(kw_only=True)

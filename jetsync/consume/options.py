@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count, wrong_type
-from jetsync._proto.consume import ConsumeOptions
+from jetsync._proto.consume import ConsumeOptions, PullLimits
 from jetsync._proto.pull import Priorities, PullRequest
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync._proto.push import PushOptions
@@ -77,17 +77,6 @@ PUSH_BYTES: Final = 64 << 20
 
 # The default of servers.
 DEFAULT_ACK_WAIT: Final = 30.0
-
-
-class PullLimits(NamedTuple):
-    """
-    The fields of a consumer's configuration that limit its pulls. Unlike the whole, it has a hash.
-    """
-
-    max_batch: int | None = None
-    max_bytes: int | None = None
-    max_expires: float | None = None
-    inactive_threshold: float | None = None
 
 
 def pull_limits(config: ConsumerConfig) -> PullLimits:

@@ -21,8 +21,9 @@ from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
+from jetsync._proto.consume import PullLimits
 from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD, MissingMessages
-from jetsync.consume.options import PullLimits, pull_limits
+from jetsync.consume.options import pull_limits
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import AckPolicy
