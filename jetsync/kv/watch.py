@@ -154,6 +154,8 @@ class Watch(Generic[ValueT]):
         if engine.current:
             self._current.set()
         self._revision = 0
+        # Whether the entries that were not taken are dropped. Ctrl-C may keep them in `_run`.
+        self._ended = False
         # The entries that were taken out of the buffer, with their revisions, see `one_by_one`. If
         # they complete the initial ones, the last of them is in `_final`. The thread that takes it
         # makes the watch current.
@@ -179,7 +181,7 @@ class Watch(Generic[ValueT]):
     def __next__(self) -> Entry[ValueT]:  # noqa: RET503 - `end_loop` always raises
         reading = self._reading
         # An entry that was held at Ctrl-C comes first.
-        if not (reading.held or self._lane.forked):
+        if not (reading.held or self._ended or self._lane.forked):
             # No call between this and the caller, so that no signal handler runs.
             try:
                 for revision, entry in self._run:
@@ -476,7 +478,7 @@ class Watch(Generic[ValueT]):
     def _end(self, error: errors.JetSyncError | None = None) -> None:
         """Record that no more entries arrive, and drop those that were not taken."""
         self._reading.end(error)
-        self._run, self._final = NOTHING, None
+        self._ended, self._run, self._final = True, NOTHING, None
         self._current.set()
 
     def _initial_runs(self, deadline: Deadline) -> Generator[list[Entry[ValueT]], None, None]:

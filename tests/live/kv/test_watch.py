@@ -25,6 +25,7 @@ from jetsync import KeyOperation
 from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.devserver import DevServer
 from jetsync.kv import watch
+from jetsync.kv.watch import take_arrived
 
 
 @pytest.fixture
@@ -391,6 +392,27 @@ class TestEnd:
             watch.next(timeout=0)
         watch.close()
         eventually(lambda: not list(kv.stream.consumer_names()))
+
+    def test_ctrl_c_during_a_close_keeps_no_entry(self, kv, monkeypatch):
+        """
+        If Ctrl-C interrupts a call while another thread closes the watch, no entry follows.
+        """
+        fill(kv)
+        with kv.watch() as watch:
+
+            def close_meanwhile(messages):
+                found = take_arrived(messages)
+                watch.close()
+                return found
+
+            def interrupt(_):
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr("jetsync.kv.watch.take_arrived", close_meanwhile)
+            monkeypatch.setattr(jetsync.OrderedConsumption, "settle", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(watch)
+            assert list(watch) == []
 
     def test_a_dropped_watch_leaves_no_consumer(self, kv):
         """
