@@ -25,7 +25,7 @@ from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from jetsync._proto.outcome import OutcomeRule
     from jetsync.values.frame import Frame
@@ -288,11 +288,12 @@ class AtomicBatchEngine(Generic[Item]):
         self.last += 1
         return Part(self.last, [item], asks=self._next_ask(self.last) == self.last)
 
-    def keep(self, block: bytes, items: Sequence[Item]) -> None:
-        """Keep messages, which are going to be written: a block of staged frames, then items."""
+    def keep(self, block: bytes, parts: Iterable[Part[Item]]) -> None:
+        """Keep messages, which are going to be written: a block of staged frames, then *parts*."""
         if block:
             self.kept.append(block)
-        self.kept += items
+        for part in parts:
+            self.kept += part.items
         self.sent = self.last
 
     def _parts(self, items: Sequence[Item], number: int) -> list[Part[Item]]:

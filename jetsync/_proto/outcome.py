@@ -96,6 +96,11 @@ class OutcomeRule:
         return self.again not in {Again.NEVER, Again.LOOK}
 
     @property
+    def repeats_whole_batch(self) -> bool:
+        """Whether a call that sends a whole batch sends it again at once, without asking."""
+        return self.again is Again.ASK and self.sent is False
+
+    @property
     def counts_batch(self) -> bool:
         """Whether the options say how often a batch is sent again, without a plugin."""
         return self.again is Again.COUNTED or self.again is Again.BATCHES

@@ -111,6 +111,9 @@ class AtomicBatch:
             self._hooks = BatchHooks(plugins)
         # Where the application created the batch.
         self._creator = creator
+        # The messages of the attempt. Before the first attempt, each call has its own: the first
+        # valid message decides which stream the batch belongs to.
+        self._messages: BatchMessages
         # The current attempt, None before the first message.
         self._attempt: BatchAttempt | None = None
         # Whether a discard was requested and not carried out yet. Set without the turn.
@@ -331,7 +334,7 @@ class AtomicBatch:
             (first,) = _each(subject_of, items[:1])
 
         def send() -> None:
-            messages = BatchMessages(self._context, self._options, self._engine.batch_id)
+            messages = self._messages = self._new_messages()
             admitted: list[BatchItem] = []
             try:
                 for item in items:
@@ -341,7 +344,7 @@ class AtomicBatch:
             except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
                 _number(error, len(admitted))
                 raise
-            self._send_whole(messages, admitted, deadline)
+            self._send_whole(admitted, deadline)
 
         return self._store(send, deadline, size=len(items), first=first)
 
@@ -353,24 +356,24 @@ class AtomicBatch:
             kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
 
-    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchMessages, BatchItem]:
+    def _new_messages(self) -> BatchMessages:
+        return BatchMessages(self._context, self._options, self._engine.batch_id)
+
+    def _admit(self, item: Any, deadline: Deadline) -> BatchItem:
         """
         Check and encode a message; the batch does not change.
 
         The headers of the message may be an object of the caller, whose methods raise any error.
         """
-        attempt = self._attempt
-        if attempt is None:
-            # The first valid message decides which stream the batch belongs to.
-            messages = BatchMessages(self._context, self._options, self._engine.batch_id)
+        if self._attempt is None:
+            self._messages = self._new_messages()
         else:
             self._engine.check_room()
-            messages = attempt.messages
-        return messages, messages.admit(item, deadline)
+        return self._messages.admit(item, deadline)
 
-    def _begin(self, messages: BatchMessages) -> BatchAttempt:
+    def _begin(self) -> BatchAttempt:
         """Start the batch, because its first message is valid."""
-        attempt = BatchAttempt(self._context, self._engine, messages, self._options)
+        attempt = BatchAttempt(self._context, self._engine, self._messages, self._options)
         when_dropped(self, f"atomic batch {attempt.id!r}", attempt.drop, creator=self._creator)
         self._connection.writers.add(self)
         self._attempt = attempt
@@ -392,35 +395,31 @@ class AtomicBatch:
                 self._lose(abandoned)
                 raise abandoned
         try:
-            messages, admitted = self._admit(item, deadline)
+            admitted = self._admit(item, deadline)
         except _LOOKUP_FAILED as error:
             if attempt is None:
                 self._lose(error)
             raise
         try:
-            added = self._turn.step(self._add_admitted, messages, admitted, deadline)
+            added = self._turn.step(self._add_admitted, admitted, deadline)
         except errors.JetSyncError as error:
             if self.size > size:
                 self._lose(error)
             raise
         added.allow_staging()
 
-    def _add_admitted(
-        self, messages: BatchMessages, admitted: BatchItem, deadline: Deadline
-    ) -> BatchAttempt:
-        attempt = self._attempt or self._begin(messages)
+    def _add_admitted(self, admitted: BatchItem, deadline: Deadline) -> BatchAttempt:
+        attempt = self._attempt or self._begin()
         attempt.add(admitted, deadline)
         return attempt
 
-    def _send_whole(
-        self, messages: BatchMessages, items: list[BatchItem], deadline: Deadline
-    ) -> None:
+    def _send_whole(self, items: list[BatchItem], deadline: Deadline) -> None:
         """Send all messages and the commit in one go."""
-        attempt = BatchAttempt(self._context, self._engine, messages)
-        send = attempt.commit_all(items, deadline)
+        attempt = BatchAttempt(self._context, self._engine, self._messages)
+        parts = self._engine.commit_all(items, attempt.limit)
         # Set before the write, because another attempt takes the messages from this one.
         self._attempt = attempt
-        send()
+        attempt.send(parts, deadline)
 
     def _resend(self, deadline: Deadline) -> None:
         """Send all messages and the commit again in one go, with a new batch id."""
@@ -430,8 +429,8 @@ class AtomicBatch:
         if self.id == before.id:
             self._engine.repeat(self._connection.new_batch_id())
         items = before.items()
-        before.messages.prepare_resend(self.id, items, deadline)
-        self._send_whole(before.messages, items, deadline)
+        self._messages.prepare_resend(self.id, items, deadline)
+        self._send_whole(items, deadline)
 
     def _discard_now(self) -> None:
         """Carry out a discard. If another call is using the batch, that call does it at its end."""
@@ -494,13 +493,11 @@ class AtomicBatch:
             self._attempt.stop_staging()
         self._engine.check_open(discarding=self._discarding, interrupted=self._turn.unfinished)
         final: tuple[BatchItem, ...] = ()
-        messages = None
         if item is not None:
-            messages, admitted = self._admit(item, deadline)
-            final = (admitted,)
+            final = (self._admit(item, deadline),)
         elif self._attempt is None:
             raise errors.InvalidArgumentError("a batch needs at least one message")
-        return self._turn.step(self._end_messages, messages, final, deadline)
+        return self._turn.step(self._end_messages, final, deadline)
 
     def _begin_resend(self, deadline: Deadline) -> Callable[[], None]:
         """Return a function that sends the batch again."""
@@ -509,15 +506,9 @@ class AtomicBatch:
         self._engine.begin_resend(self._connection.new_batch_id(), safe=safe)
         return partial(self._resend, deadline)
 
-    def _end_messages(
-        self, messages: BatchMessages | None, final: tuple[BatchItem, ...], deadline: Deadline
-    ) -> Callable[[], None]:
+    def _end_messages(self, final: tuple[BatchItem, ...], deadline: Deadline) -> Callable[[], None]:
         """Add the final message, if there is one, and return a function that sends the commit."""
-        attempt = self._attempt
-        if attempt is None:
-            assert messages is not None
-            attempt = self._begin(messages)
-        return attempt.commit(final, deadline)
+        return (self._attempt or self._begin()).commit(final, deadline)
 
     def _store(
         self,
@@ -558,7 +549,7 @@ class AtomicBatch:
             attempt = self._attempt
             assert attempt is not None
             attempt.end()
-            for ttl_subject, ttl in attempt.messages.ttls:
+            for ttl_subject, ttl in self._messages.ttls:
                 report_raised_ttl(self._context, attempt.known.config, ttl_subject, ttl)
         except BaseException as error:
             # After Ctrl-C, too, the batch has to know whether it may be sent again.
@@ -602,21 +593,24 @@ class AtomicBatch:
                     raise
                 return ack_of_earlier_attempt(error, self, self._attempt, self._context, deadline)
             except errors.JetSyncError as error:
-                failure = retryable_failure(
-                    error, self, self._attempt, number, deadline, earlier=self._engine.earlier
+                failure, rule = retryable_failure(
+                    error, self, self._attempt, number, earlier=self._engine.earlier
                 )
-            if not failure.at_once:
-                by_rule = failure.is_counted and number <= options.retries
+            attempt = self._attempt
+            is_whole = attempt is not None and attempt.whole and not deadline.expired()
+            # The lookup of the stream waits for the next connection.
+            if not (rule.repeats_whole_batch and is_whole):
+                by_rule = rule.counts_batch and number <= options.retries
                 wait_for_retry(
                     self._context,
                     operation,
-                    failure.error,
+                    failure,
                     deadline,
                     attempt=number,
                     delay=options.retry_wait if by_rule else None,
                 )
                 number += 1
-            if self._attempt is not None:
+            if attempt is not None:
                 send = partial(self._resend, deadline)
 
 

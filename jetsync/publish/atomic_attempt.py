@@ -19,8 +19,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from jetsync import errors, events
 from jetsync._api.messages import leader_get
 from jetsync._io.outbox import LaneState
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
     from jetsync._proto.batch import AtomicBatchEngine
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.atomic_messages import AtomicOptions, BatchItem, BatchMessages
 
@@ -70,7 +69,7 @@ class BatchAttempt:
         context: Context of the batch.
         engine: The engine of the batch, whose next attempt this is.
         messages: Checks the messages of the batch, and has looked up the stream.
-        options: Options of the batch; None if :meth:`commit_all` gets the complete batch. The first
+        options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
 
@@ -95,7 +94,7 @@ class BatchAttempt:
         self.engine: AtomicBatchEngine[BatchItem] = engine
         self._epoch = known.epoch
         # The number of messages that the server accepts, if known.
-        self._limit = self._streams.batch_limits.get(known.epoch)
+        self.limit: int | None = self._streams.batch_limits.get(known.epoch)
         self._connection = context.connection
         self._lane = context.lane
         self._outbox = context.lane.outbox
@@ -119,7 +118,7 @@ class BatchAttempt:
                 hold_back=known.level < MARKER_LEVEL,
                 ack_first=options.ack_first,
                 ack_every=options.ack_every,
-                limit=self._limit,
+                limit=self.limit,
             )
             listen(self._lane, self)
 
@@ -232,13 +231,11 @@ class BatchAttempt:
         part, stage = self.engine.add(item), self._stage
         if part is None:
             return
-        _, tail, payload = item = part.items[0]
+        target, tail, payload = part.items[0]
         if part.asks or len(tail) + len(payload) > SMALL:
             self.send([part], deadline, self._take([part]))
             return
-        frames: list[bytes] = []
-        self._wire.encode([item], part.first, frames, frames.clear)
-        stage.append(frames[0])
+        stage.add(target, payload, tail, None)
         if stage.count >= MOST_STAGED or time.monotonic() > self._due:
             self.send((), deadline, self._take(()))
 
@@ -252,7 +249,7 @@ class BatchAttempt:
         """Return the staged frames. The engine keeps them, followed by the messages of *parts*."""
         block = self._stage.take()
         self._stage.written()
-        self.engine.keep(block, [item for part in parts for item in part.items])
+        self.engine.keep(block, parts)
         return block
 
     def commit(self, final: Sequence[BatchItem], deadline: Deadline) -> Callable[[], None]:
@@ -262,10 +259,6 @@ class BatchAttempt:
         # In the same step, so that no interrupt leaves a batch that is complete and open.
         self.engine.begin_commit()
         return send
-
-    def commit_all(self, items: list[BatchItem], deadline: Deadline) -> Callable[[], None]:
-        """Return a function that sends all messages and the commit in one go."""
-        return partial(self.send, self.engine.commit_all(items, self._limit), deadline)
 
     def send(
         self, parts: Sequence[Part[BatchItem]], deadline: Deadline, staged: bytes = b""
@@ -408,38 +401,22 @@ def _uses(targets: Mapping[str, bytes], subject: bytes) -> bool:
     return subject in list(targets.values())
 
 
-@attrs.frozen
-class RetryableFailure:
-    """
-    Why an attempt failed, if the batch may be sent again.
-    """
-
-    # For plugins, and for the caller if there is no other attempt.
-    error: errors.JetSyncError
-    # Whether the options say how often the batch is sent again.
-    is_counted: bool = False
-    # Whether to send the batch again without a pause. Such an attempt does not count as a retry.
-    at_once: bool = False
-
-
 def retryable_failure(
     error: errors.JetSyncError,
     batch: AtomicBatch,
     attempt: BatchAttempt | None,
     number: int,
-    deadline: Deadline,
     *,
     earlier: bool,
-) -> RetryableFailure:
+) -> tuple[errors.JetSyncError, OutcomeRule]:
     """
-    Return the failure of an attempt if the batch may be sent again; raise its error if not.
+    Return the error and the rule of an attempt if the batch may be sent again; raise it if not.
 
     Args:
         error: The error of the attempt.
         batch: The batch.
         attempt: The attempt; None if it failed before it began.
         number: Its number, counted from 1.
-        deadline: Deadline of all attempts together.
         earlier: Whether an earlier one may have been stored although no answer came.
     """
     failure, is_unknown, is_safe = error, False, False
@@ -453,11 +430,7 @@ def retryable_failure(
         failure = _still_unknown(batch, attempt, failure)
     if not rule.may_repeat_batch:
         raise failure from failure.__cause__
-    # If the connection was lost between two steps of the call, nothing was sent. The lookup of the
-    # stream waits for the next connection.
-    unsent = isinstance(error, errors.ConnectionLostError) and not error.sent
-    at_once = unsent and attempt is not None and attempt.whole and not deadline.expired()
-    return RetryableFailure(failure, is_counted=rule.counts_batch, at_once=at_once)
+    return failure, rule
 
 
 def ack_of_earlier_attempt(

@@ -73,7 +73,7 @@ def add(engine, item):
     part = engine.add(item)
     if part is None:
         return None
-    engine.keep(b"", part.items)
+    engine.keep(b"", [part])
     (entry,) = entries([part])
     return entry
 
@@ -81,7 +81,7 @@ def add(engine, item):
 def commit(engine, *items):
     """Commit, and return the messages to write."""
     parts = engine.commit(*items)
-    engine.keep(b"", [item for part in parts for item in part.items])
+    engine.keep(b"", parts)
     return entries(parts)
 
 
@@ -491,13 +491,13 @@ class Driver:
                 waiting += entries([part])
                 # Messages that need no answer may wait for more.
                 if part.asks or item % self.every == 0:
-                    self.engine.keep(b"", [entry.item for entry in waiting])
+                    self.engine.keep(b"", [Part(0, [entry.item for entry in waiting])])
                     if not self.write(waiting):
                         return taken
                     waiting = []
         try:
             self.engine.check_room(last)
-            self.engine.keep(b"", [entry.item for entry in waiting])
+            self.engine.keep(b"", [Part(0, [entry.item for entry in waiting])])
             sent = waiting + commit(self.engine, *range(adds, adds + last))
         except errors.BatchTooLargeError:
             return False

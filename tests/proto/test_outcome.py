@@ -128,6 +128,7 @@ class TestTable:
             assert rule.may_repeat_message is (rule.again in {ASK, COUNTED})
             assert rule.may_repeat_batch is (rule.again in {ASK, COUNTED, BATCHES, PATIENT, ONCE})
             assert rule.counts_batch is (rule.again in {COUNTED, BATCHES})
+            assert rule.repeats_whole_batch is (rule.causes == (Cause.LOST,) and not rule.sent)
 
 
 class TestCauses:

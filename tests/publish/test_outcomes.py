@@ -538,13 +538,11 @@ def batch(cause, *, sent, earlier, safe):
     state = run.attempt.engine.ending
     assert (state is Ending.UNKNOWN) is (ending_of(error) is Ending.UNKNOWN)
     try:
-        found = retryable_failure(
-            error, run.batch, run.attempt, 1, Deadline.after(10), earlier=earlier
-        )
+        found, _ = retryable_failure(error, run.batch, run.attempt, 1, earlier=earlier)
     except errors.JetSyncError as final:
         last, again = final, False
     else:
-        last, again = found.error, True
+        last, again = found, True
     if state is Ending.UNKNOWN and not earlier:
         assert last is error
     return ending_of(last), again
@@ -573,30 +571,29 @@ class TestBatches:
         run.add()
         assert bool(run.flushes) is (cause is Cause.DENIED and not sent)
 
-    @pytest.mark.parametrize("whole", [False, True])
     @pytest.mark.parametrize(
         ("error", "at_once", "is_counted"),
         [
             (errors.ConnectionLostError(sent=False), True, False),
-            (errors.ConnectionLostError(), False, False),
+            # Of a lookup.
+            (errors.ConnectionLostError(), True, False),
             (errors.DisconnectedError(), False, False),
             (errors.NoStreamResponseError("a"), False, True),
             (errors.TemporarilyUnavailableError(), False, True),
             (errors.TooManyInflightError(), False, False),
         ],
     )
-    def test_how_a_batch_is_sent_again(self, whole, error, at_once, is_counted):
+    def test_how_a_batch_is_sent_again(self, error, at_once, is_counted):
         """A batch goes at once after a loss before it was sent, and some others as often as set."""
-        attempt, deadline = SimpleNamespace(whole=whole), Deadline.after(1000)
-        found = retryable_failure(error, None, attempt, 1, deadline, earlier=False)
-        assert (found.at_once, found.is_counted) == (at_once and whole, is_counted)
+        _, rule = retryable_failure(error, None, None, 1, earlier=False)
+        assert (rule.repeats_whole_batch, rule.counts_batch) == (at_once, is_counted)
 
     def test_messages_that_were_stored_one_by_one(self):
         """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
         run = BatchRun((b"", b"", None, b'{"stream":"S","seq":1}'), safe=True)
         error = run.commit()
         with pytest.raises(errors.AtomicityError):
-            retryable_failure(error, run.batch, run.attempt, 1, Deadline.after(10), earlier=True)
+            retryable_failure(error, run.batch, run.attempt, 1, earlier=True)
         assert run.attempt.engine.ending is Ending.SPLIT
 
 
