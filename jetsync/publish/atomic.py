@@ -26,7 +26,7 @@ from jetsync.publish.atomic_attempt import (
     ack_of_earlier_attempt,
     retryable_failure,
 )
-from jetsync.publish.atomic_messages import BatchMessages
+from jetsync.publish.atomic_messages import BatchMessages, for_each
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
@@ -328,23 +328,14 @@ class AtomicBatch:
                 "a batch needs at least one message", argument="messages"
             )
         if self._hooks is not None:
-            items = _each(partial(self._hooks.prepared, operation=self._operation), items)
+            items = for_each(partial(self._hooks.prepared, operation=self._operation), items)
         first = ""
         if self._context.plugins.infos:
-            (first,) = _each(subject_of, items[:1])
+            (first,) = for_each(subject_of, items[:1])
 
         def send() -> None:
-            messages = self._messages = self._new_messages()
-            admitted: list[BatchItem] = []
-            try:
-                for item in items:
-                    is_pair = type(item) is tuple and len(item) == 2
-                    encoded = messages.plain(*item) if is_pair else None
-                    admitted.append(encoded or messages.admit(item, deadline))
-            except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
-                _number(error, len(admitted))
-                raise
-            self._send_whole(admitted, deadline)
+            self._messages = BatchMessages(self._context, self._options, self.id)
+            self._send_whole(self._messages.admit_all(items, deadline), deadline)
 
         return self._store(send, deadline, size=len(items), first=first)
 
@@ -356,9 +347,6 @@ class AtomicBatch:
             kind="atomic", batch_id=self.id, size=0, timeout=self._options.timeout
         )
 
-    def _new_messages(self) -> BatchMessages:
-        return BatchMessages(self._context, self._options, self._engine.batch_id)
-
     def _admit(self, item: Any, deadline: Deadline) -> BatchItem:
         """
         Check and encode a message; the batch does not change.
@@ -366,7 +354,7 @@ class AtomicBatch:
         The headers of the message may be an object of the caller, whose methods raise any error.
         """
         if self._attempt is None:
-            self._messages = self._new_messages()
+            self._messages = BatchMessages(self._context, self._options, self.id)
         else:
             self._engine.check_room()
         return self._messages.admit(item, deadline)
@@ -612,23 +600,6 @@ class AtomicBatch:
                 number += 1
             if attempt is not None:
                 send = partial(self._resend, deadline)
-
-
-def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Apply *step* to messages of ``publish_batch``; errors name the message, counted from 0."""
-    done: list[Any] = []
-    try:
-        # If a step raises, the list has the results of the steps before it.
-        done.extend(map(step, items))
-    except (errors.InvalidArgumentError, errors.InvalidTypeError) as error:
-        _number(error, len(done))
-        raise
-    return done
-
-
-def _number(error: errors.JetSyncError, index: int) -> None:
-    """Name the message of ``publish_batch`` in its error."""
-    error.args = (f"messages[{index}]: {error}",)
 
 
 def publish_batch(

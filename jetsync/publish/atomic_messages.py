@@ -19,7 +19,7 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import wrong_type
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
-from jetsync.errors import BatchRuleError, InvalidArgumentError
+from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidTypeError, JetSyncError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
 from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL
@@ -221,13 +221,24 @@ class BatchMessages:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         self.known, self.wire = known, wire
 
-    def plain(self, subject: Any, data: Any) -> BatchItem | None:
-        """Return the parts of a small message if the batch has its subject already, or None."""
-        if type(data) is bytes and len(data) <= self.small and type(subject) is str:
-            target = self.targets.get(subject)
-            if target is not None:
-                return target, _NO_HEADERS, data
-        return None
+    def admit_all(self, items: Iterable[Any], deadline: Deadline) -> list[BatchItem]:
+        """Check messages as :meth:`admit` does; errors name the message, counted from 0."""
+        targets, admitted = self.targets, []
+        try:
+            for item in items:
+                # A small message needs no further check if the batch has its subject already.
+                if type(item) is tuple and len(item) == 2:
+                    subject, data = item
+                    if type(data) is bytes and len(data) <= self.small and type(subject) is str:
+                        target = targets.get(subject)
+                        if target is not None:
+                            admitted.append((target, _NO_HEADERS, data))
+                            continue
+                admitted.append(self.admit(item, deadline))
+        except (InvalidArgumentError, InvalidTypeError) as error:
+            _number(error, len(admitted))
+            raise
+        return admitted
 
     def admit(self, item: Any, deadline: Deadline) -> BatchItem:
         """
@@ -276,3 +287,20 @@ class BatchMessages:
                 f" max_msg_size of stream {now.name!r} is {self._stream_size}",
                 argument="data",
             )
+
+
+def for_each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Apply *step* to messages of ``publish_batch``; errors name the message, counted from 0."""
+    done: list[Any] = []
+    try:
+        # If a step raises, the list has the results of the steps before it.
+        done.extend(map(step, items))
+    except (InvalidArgumentError, InvalidTypeError) as error:
+        _number(error, len(done))
+        raise
+    return done
+
+
+def _number(error: JetSyncError, index: int) -> None:
+    """Name the message of ``publish_batch`` in its error."""
+    error.args = (f"messages[{index}]: {error}",)
