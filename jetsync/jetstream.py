@@ -365,7 +365,7 @@ class JetStream:
 
         Args:
             flow: Messages between two acks, from 1 to 500. The server may choose fewer.
-            max_outstanding_acks: How many acks may be outstanding, 1 or more. At most this number
+            max_outstanding_acks: How many acks may be outstanding, from 1 to 3. At most this number
                 times *flow* messages are in flight.
             gap: What happens after a lost or refused message: ``"fail"`` ends the batch, and
                 ``"ok"`` continues without that message. A lost connection always ends the batch.

@@ -394,10 +394,14 @@ class FastIngest:
             self._commit_due = None
             self._commits_out += 1
             return OP_COMMIT, self._committed
+        return OP_PING, self.ping()
+
+    def ping(self) -> int:
+        """Count a ping, and return its sequence: the last one that the server must have."""
         self.pings += 1
-        # The sequence that the server must have. A commit does not count: it may be repeated.
+        # A commit does not count: it may be repeated.
         is_commit = self.phase is Phase.COMMITTING
-        return OP_PING, self._committed - 1 if is_commit else self.ledger.sent
+        return self._committed - 1 if is_commit else self.ledger.sent
 
     # Answers and failures.
 

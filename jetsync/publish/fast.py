@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FastPublisher", "FastStatistics"]
 
-# The largest flow of a server (ADR-50).
+# The largest flow of a server, and the most acks that may be outstanding (ADR-50).
 FLOW_LIMIT: Final = 500
+ACKS_LIMIT: Final = 3
 
 # Messages to take from an iterable at first, before jetsync knows their size and rate.
 FIRST_CHUNK: Final = 16
@@ -85,12 +86,8 @@ class FastOptions:
     timeout: float
 
     def __attrs_post_init__(self) -> None:
-        check_count("flow", self.flow, 1)
-        check_count("max_outstanding_acks", self.max_outstanding_acks, 1)
-        if self.flow > FLOW_LIMIT:
-            raise errors.InvalidArgumentError(
-                f"flow must be at most {FLOW_LIMIT}, not {self.flow}", argument="flow"
-            )
+        check_count("flow", self.flow, 1, FLOW_LIMIT)
+        check_count("max_outstanding_acks", self.max_outstanding_acks, 1, ACKS_LIMIT)
         if self.gap not in {"fail", "ok"}:
             raise errors.InvalidArgumentError(
                 f"gap must be 'fail' or 'ok', not {self.gap!r}", argument="gap"
@@ -226,7 +223,7 @@ class FastPublisher:
             lost=ledger.lost,
             pending=added - ledger.acknowledged - ledger.lost,
             flow=engine.flow,
-            pings=engine.pings + self._link.quiet_pings,
+            pings=engine.pings,
             callback_errors=len(self._callback_errors),
         )
 

@@ -94,7 +94,6 @@ class FastLink:
     def __init__(self, context: Context, options: FastOptions) -> None:
         connection = context.connection
         inbox = connection.new_inbox().encode()
-        self._inbox = inbox
         self._connection = connection
         self._lane = context.lane
         self.engine: Final = FastIngest(
@@ -121,8 +120,6 @@ class FastLink:
         self._batches = connection.refusals.batches
         # The turn of the publisher.
         self.turn: Final = Turn("another call on the publisher")
-        # How often the loop thread has pinged a quiet batch. No other thread changes this number.
-        self.quiet_pings: int = 0
         # How many messages there were when the loop thread last looked.
         self.added_before: int = 0
         # Whether it has unsubscribed; any thread sets it.
@@ -469,16 +466,20 @@ class FastLink:
             self._lose_connection()
 
     def keep_alive(self) -> None:
-        """Ping the batch if nothing was added since the last call; never waits."""
+        """
+        Read the answers, and ping the batch if nothing was added since the last call; never waits.
+        """
+        if self.turn.unfinished:
+            # An interrupted call leaves a batch that the server may drop.
+            return
+        if self._box.ready:
+            self.receive()
         added = self.added
-        # An interrupted call leaves a batch that the server may drop.
-        if added == self.added_before and not self.turn.unfinished and not self.engine.is_over:
-            # The server reports every missing message up to the sequence of a ping as lost. So this
-            # one names a sequence that the server has. No caller needs the answer, so there is no
-            # subscription to its subject.
-            ping = self._frame(OP_PING, max(self.ledger.covered, 1))
-            self.quiet_pings += 1
-            self._lane.post_nowait(ping.replace(self._inbox, b"%b-" % self._inbox, 1), self.epoch)
+        # The server reports every missing message up to the sequence of a ping as lost. So a ping
+        # must not overtake staged messages.
+        if added == self.added_before and not self.stage.count and not self.engine.is_over:
+            self.ledger.staged(added)
+            self._lane.post_nowait(self._frame(OP_PING, self.engine.ping()), self.epoch)
         self.added_before = added
 
     def _lose_connection(self) -> None:

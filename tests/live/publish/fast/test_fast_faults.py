@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 import weakref
 from unittest.mock import Mock
 
@@ -516,25 +517,40 @@ class TestIdle:
 
     def test_loop_thread(self, js, stream, monkeypatch):
         """
-        The loop thread keeps a batch alive without reading answers, and sends no wrong sequence.
+        The pings of the loop thread carry the sequence of the last message.
         """
-        threads = []
-        receive = FastIngest.receive
+        sequences = []
+        ping = FastIngest.ping
 
-        def receives(*arguments):
-            threads.append(threading.current_thread())
-            receive(*arguments)
+        def pings(engine):
+            sequences.append(ping(engine))
+            return sequences[-1]
 
-        monkeypatch.setattr(FastIngest, "receive", receives)
+        monkeypatch.setattr(FastIngest, "ping", pings)
         monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
         subject = f"{stream.name}.a"
         publisher = fast(js, flow=5)
-        for number in range(20):
-            publisher.add(subject, b"%d" % number)
-            pings = publisher.statistics().pings
-            eventually(lambda pings=pings: publisher.statistics().pings >= pings + 2)
+        for number in range(1, 21):
+            assert publisher.add(subject, b"%d" % number) == number
+            before = publisher.statistics().pings
+            eventually(lambda before=before: publisher.statistics().pings >= before + 2)
+            assert sequences[-1] == number
         assert (publisher.commit().size, publisher.ack.lost) == (20, 0)
-        assert set(threads) == {threading.current_thread()}
+
+    def test_a_lost_message(self, js, stream, monkeypatch):
+        """
+        A lost message is noticed while the publisher is idle, and reported by the next call.
+        """
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(f"{stream.name}.a", b"0")
+        publisher._link.engine.claim(1, time.monotonic(), f"{stream.name}.a")
+        eventually(lambda: publisher.statistics().lost == 1)
+        assert events == []
+        publisher.add(f"{stream.name}.a", b"2")
+        assert [(event.first, event.last) for event in events] == [(2, 2)]
+        assert (publisher.commit().size, publisher.ack.lost) == (2, 1)
 
     @pytest.mark.parametrize("interrupted", [False, True])
     def test_an_interrupted_call_leaves_a_batch_that_is_not_kept(
@@ -557,7 +573,7 @@ class TestIdle:
         link._lane.later(0.0, _fast_link._keep_alive, link._lane, weakref.ref(link))
         link._lane.later(0.0, looked.set)
         assert looked.wait(20)
-        assert link.quiet_pings == (not interrupted)
+        assert link.engine.pings == (not interrupted)
         with contextlib.suppress(jetsync.PublishOutcomeUnknownError):
             publisher.close()
 
