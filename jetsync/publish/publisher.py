@@ -357,9 +357,14 @@ class Publisher:
 
     def _flush(self) -> None:
         """Write the staged messages; in the turn."""
-        self._flight.flush()
-        if self._write_at:
-            self._write_at = self._flight.stage.done + BLOCK_MESSAGES
+        flight = self._flight
+        flight.flush()
+        if flight.stalled and not self._in_callback:
+            # The worker tries again. Each try copies all messages that wait.
+            self._write_at = math.inf
+            self._wake_worker()
+        elif self._write_at:
+            self._write_at = flight.stage.done + BLOCK_MESSAGES
 
     def _flush_rare(self) -> None:
         """Write the staged messages, unless they have become frequent; in the turn."""
@@ -620,7 +625,7 @@ class Publisher:
             self._write_at = stage.done + BLOCK_MESSAGES
             soon = time.monotonic() + BLOCK_DELAY
             return soon if due is None else min(due, soon)
-        self._write_at = 0
+        self._write_at = math.inf if flight.stalled else 0
         if due is not None:
             return -1.0 if stage.count and not flight.stalled else due
         # Set `_stopped` before looking for staged messages. A thread may have staged one before

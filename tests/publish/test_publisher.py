@@ -315,6 +315,24 @@ class TestBlocks:
                 publisher.publish("a.b")
             eventually(lambda: sum(lane.writes) == publisher.pending, 2.0)
 
+    def test_a_server_that_accepts_no_data(self, lane, make, monkeypatch):
+        """
+        Only the worker tries again to write the staged messages, because each try copies them all.
+        """
+        publisher, tries = make(size=100_000), []
+
+        def refuse(block, *arguments, **options):
+            tries.append(len(block))
+            raise jetsync.DisconnectedError(timeout=0.0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "write", refuse)
+            for number in range(5000):
+                publisher.publish("a.b", b"%d" % number)
+            assert len(tries) < 1000
+        eventually(lambda: len(lane.payloads) == 5000)
+        assert lane.payloads == [b"%d" % number for number in range(5000)]
+
     def test_acks_are_waited_for_one_by_one(self, lane, make):
         """
         A call of result does not wait until the block is full.
