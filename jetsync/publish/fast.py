@@ -27,7 +27,6 @@ from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.outbox import LaneState
 from jetsync._proto.fastingest import Phase
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
@@ -174,7 +173,7 @@ class FastPublisher:
         # One for each error of `on_gap`. Appending is one step, and `+=` would not be.
         self._callback_errors: list[None] = []
         self._connection.writers.add(self)
-        link.dropped = when_dropped(self, f"fast publisher {link.engine.batch_id!r}", link.drop)
+        link.dropped = when_dropped(self, f"fast publisher {link.key!r}", link.drop)
         disown(self._lane.later, self)
 
     def __repr__(self) -> str:
@@ -482,8 +481,7 @@ class FastPublisher:
             link.raise_end(deadline)
         if link.closed:
             return False
-        if self._lane.state is LaneState.CLOSED:
-            self._lane.check()
+        self._lane.check(while_closing=True)
         if self._enter_commit is None:
             link.commit(None, deadline)
         return self._enter_commit is not None

@@ -30,6 +30,7 @@ from jetsync._proto.fastingest import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
+from jetsync.publish.flight import NOT_SENT
 from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL, STAGING_PAUSE, Stage
 from jetsync.values.outbound import subject_of, valid_subject
 
@@ -52,12 +53,6 @@ PING_AFTER: Final = 3.0
 
 # Seconds to wait until the server has ended a batch that failed, so that the counts are right.
 END_TIMEOUT: Final = 1.0
-
-_NOT_SENT: Final = (
-    errors.DisconnectedError,
-    errors.ConnectionClosedError,
-    errors.CallInSignalHandlerError,
-)
 
 # The phases in which the engine waits for an answer.
 _UNANSWERED: Final = (Phase.STARTING, Phase.COMMITTING)
@@ -116,7 +111,7 @@ class FastLink:
         # Whether a call has written since the last tick.
         self._has_written = False
         # The key of the batch in `_batches`, while the server may still refuse its messages.
-        self._key: Final = self.engine.batch_id
+        self.key: Final[str] = self.engine.batch_id
         self._batches = connection.refusals.batches
         # The turn of the publisher.
         self.turn: Final = Turn("another call on the publisher")
@@ -251,7 +246,7 @@ class FastLink:
             self.engine.unclaim(count)
             self._lose_connection()
             return False
-        except _NOT_SENT:
+        except NOT_SENT:
             self.engine.unclaim(count)
             raise
         stage.written()
@@ -333,7 +328,7 @@ class FastLink:
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             refuse_request()
             encoder = self.stream.encoder
-            self._batches[self._key] = partial(_uses, encoder.targets, encoder.forgotten)
+            self._batches[self.key] = partial(_uses, encoder.targets, encoder.forgotten)
             engine.start(time.monotonic(), subject)
             if not self._write(block, 1, deadline):
                 continue
@@ -439,7 +434,7 @@ class FastLink:
             if subject.decode() in self.stream.encoder.targets:
                 if engine.phase is Phase.STARTING and not denial.sent:
                     # The first message is sent alone.
-                    self._batches.pop(self._key, None)
+                    self._batches.pop(self.key, None)
                 engine.denied(denial)
         if lost and lost >= self.epoch:
             self._lose_connection()
@@ -506,13 +501,11 @@ class FastLink:
 
     def _await_end(self, deadline: Deadline) -> None:
         """Have the server end a batch that failed, and wait, so that the counts are right."""
-        engine, box = self.engine, self._box
         # The server ends the batch when it gets the message after the refused one.
         self._send_end(self.ledger.sent + 1)
-        while engine.phase is Phase.ENDING and not self.closed and box.failure is None:
-            if not self._lane.wait(box, deadline):
+        while self.engine.phase is Phase.ENDING and not self.closed and self._box.failure is None:
+            if not self._advance(deadline):
                 return
-            self.receive()
 
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""
@@ -550,11 +543,11 @@ class FastLink:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
         self.stage.stop()
-        if self._key in self._batches and self.engine.phase is not Phase.DONE:
+        if self.key in self._batches and self.engine.phase is not Phase.DONE:
             for subject in list(self.stream.encoder.targets.values()):
                 self._connection.refusals.add(subject)
         # Later: the loop first handles the refusals that came before the last answer.
-        self._lane.later(0.0, self._batches.pop, self._key, None)
+        self._lane.later(0.0, self._batches.pop, self.key, None)
         self._listener.end()
         if self.dropped is not None:
             self.dropped.detach()

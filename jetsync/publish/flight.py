@@ -68,7 +68,7 @@ FIRST_RETRY: Final = 1 << 40
 SMALL_IN_FLIGHT: Final = 4 * BLOCK_BYTES // BLOCK_MESSAGES
 
 # After these errors of a write, nothing was sent.
-_NOT_SENT: Final = (
+NOT_SENT: Final = (
     errors.DisconnectedError,
     errors.ConnectionLostError,
     errors.ConnectionClosedError,
@@ -306,7 +306,7 @@ class Flight:
                 while_closing=self.box.while_closing,
                 request=b"%b%d" % (self.prefix, numbers[-1]),
             )
-        except _NOT_SENT:
+        except NOT_SENT:
             self._writing = None
             raise
         self._listener.line = b""
@@ -389,7 +389,7 @@ class Flight:
                 block = self._encode_again(numbers)
             try:
                 self._write(block, numbers, NO_WAIT)
-            except _NOT_SENT:
+            except NOT_SENT:
                 self.stalled = self.stalled or time.monotonic()
 
     def permit(self) -> None:
@@ -663,7 +663,7 @@ class Flight:
             if self._epoch != self._lane.epoch and self._renew(self._lane.epoch):
                 frames = [self._encode_again(numbers)]
             self._write(b"".join(frames), numbers, NO_WAIT)
-        except _NOT_SENT:
+        except NOT_SENT:
             self.stalled = self.stalled or now
             unsent = [message for _, message in pipeline.take_back(numbers)]
             for message in unsent:

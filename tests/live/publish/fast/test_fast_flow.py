@@ -423,3 +423,15 @@ class TestQuiet:
             other.add(f"{stream.name}.a", b"1")
             assert other.statistics().flow == 500
         assert stored_in(stream) == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "most"), [("flow", 500), ("max_outstanding_acks", 3)])
+def test_limits_of_the_options(js, name, most):
+    """
+    The flow and the outstanding acks have the limits of the protocol.
+    """
+    for value in (0, most + 1):
+        with pytest.raises(jetsync.InvalidArgumentError, match=f"{name} must be at"):
+            js.fast_publisher(**{name: value})
+    for value in (1, most):
+        js.fast_publisher(**{name: value}).close()
