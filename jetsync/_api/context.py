@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._io.connection import Connection
     from jetsync._io.lane import Lane
-    from jetsync._io.requests import Request
     from jetsync.values.server_info import ServerInfo
 
 
@@ -73,7 +72,6 @@ class Context:
         *,
         stream: str | None = None,
         consumer: str | None = None,
-        begun: Request | None = None,
     ) -> dict[str, Any]:
         """
         Send one request to the JetStream API and return its JSON answer.
@@ -86,7 +84,6 @@ class Context:
             deadline: Deadline of the public call.
             stream: Name of the stream, for errors.
             consumer: Name of the consumer, for errors.
-            begun: This request, if it was sent before; see ``Connection.exchange``.
 
         Raises:
             ApiError: The server refused; ``err_code`` selects the subclass.
@@ -102,9 +99,7 @@ class Context:
         try:
             subject = f"{self.prefix}.{endpoint}".encode()
             late = late_after(endpoint, body, deadline)
-            frame = self.connection.exchange(
-                subject, None, payload, deadline, late=late, begun=begun
-            )
+            frame = self.connection.exchange(subject, None, payload, deadline, late=late)
         except NoRespondersError as refusal:
             raise JetStreamNotEnabledError(
                 description=f"no server with JetStream answers on {refusal.subject!r}",

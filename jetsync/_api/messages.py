@@ -10,6 +10,7 @@ import binascii
 import contextlib
 import json
 import reprlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
@@ -18,9 +19,10 @@ from jetsync._base.integers import read_count
 from jetsync._io.requests import Request
 from jetsync._proto.asking import LATE
 from jetsync._proto.direct import STREAM, status_error
+from jetsync.errors.answers import from_api_error
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import FIRST_LINE, find_last, is_status, parse_status
-from jetsync.values.server_info import encode_json
+from jetsync.values.server_info import decode_json, encode_json
 from jetsync.values.stored import StoredMessage
 from jetsync.values.subjects import has_wildcard
 
@@ -46,22 +48,22 @@ def leader_get(
     stream: str,
     request: Mapping[str, Any],
     deadline: Deadline,
-    *,
-    begun: Request | None = None,
 ) -> StoredMessage:
     """
-    Ask the stream's leader for one message, perhaps with a request from :func:`begin_get`.
+    Ask the stream's leader for one message.
 
     Raises:
         MessageNotFoundError: There is no such message.
         StreamNotFoundError: The stream does not exist.
     """
     try:
-        answer = context.api(
-            f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream, begun=begun
-        )
+        answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
     except errors.MessageNotFoundError:
         raise _not_found(stream, request) from None
+    return _message_of(stream, answer)
+
+
+def _message_of(stream: str, answer: dict[str, Any]) -> StoredMessage:
     message = answer.get("message")
     if not isinstance(message, dict):
         raise errors.ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
@@ -83,18 +85,40 @@ def leader_get(
         ) from error
 
 
-def begin_get(context: Context, stream: str, request: Mapping[str, Any]) -> Request:
+def begin_get(context: Context, stream: str, last: str) -> Request:
     """
-    Return a request for :func:`leader_get`, to be sent in front of another one.
+    Return a request of :func:`leader_get` for the last message of the subject *last*.
 
-    The caller has to end it if it does not await the answer.
+    The caller sends it in front of another request, and has to end it.
     """
     subject = f"{context.prefix}.STREAM.MSG.GET.{stream}".encode()
-    payload = encode_json(request)
+    payload = encode_json({"last_by_subj": last})
     begun = Request(context.connection.session, subject)
     # No call may follow in which Ctrl-C could strike: the caller has to end the request.
     begun.payload = payload
     return begun
+
+
+def begun_answer(
+    context: Context, stream: str, begun: Request, deadline: Deadline
+) -> StoredMessage | None:
+    """
+    Return the answer to a request of :func:`begin_get`, or None if :func:`leader_get` has to ask.
+
+    Raises:
+        MessageNotFoundError: There is no such message.
+    """
+    if not begun.ready:
+        context.lane.wait(begun, deadline, time.monotonic() + LATE)
+    frame = begun.reply
+    answer = decode_json(frame[3]) if frame is not None and frame[3] else {}
+    if "message" in answer:
+        return _message_of(stream, answer)
+    error = answer.get("error")
+    found = None if error is None else from_api_error(error, stream)
+    if isinstance(found, errors.MessageNotFoundError):
+        raise found
+    return None
 
 
 def is_another(

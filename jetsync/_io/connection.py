@@ -306,7 +306,6 @@ class Connection:
         in_batch: bool = False,
         late: float | None = None,
         ask: Callable[[], float | None] | None = None,
-        begun: Request | None = None,
     ) -> Frame:
         """
         Send one request and return the frame that answers it.
@@ -328,8 +327,6 @@ class Connection:
             ask: Called before the request is sent again. It returns how long to wait for an answer
                 before, in seconds, or None if the request must not be sent again. With *ask*, a
                 lost connection is an error.
-            begun: This request, if it was sent before, in front of another one. It is sent now if
-                it was not.
 
         Raises:
             MaxPayloadError: The request is larger than the server accepts; it was not processed.
@@ -355,8 +352,7 @@ class Connection:
             lane = session.lane
             # Before the write: the request must not be sent if its answer cannot be read.
             refuse_request()
-            request = begun or Request(session, subject, in_batch)
-            begun = None
+            request = Request(session, subject, in_batch)
             try:
                 if header:
                     block = frames.hpub(subject, request.address, header, payload)
@@ -364,8 +360,7 @@ class Connection:
                     block = frames.pub(subject, request.address, payload)
                 if before:
                     block = b"".join((*before, block))
-                if not request.epoch:
-                    request.send(block, deadline, epoch, may_delegate=True)
+                request.send(block, deadline, epoch, may_delegate=True)
                 if late is None:
                     lane.wait(request, deadline)
                 elif not (request.ready or lane.wait(request, deadline, time.monotonic() + late)):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.messages import begin_get, confirmed_get, leader_get, shown_by
+from jetsync._api.messages import begun_answer, confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
@@ -85,19 +85,16 @@ class Bucket:
     The state that all handles of one object store share. Thread-safe.
     """
 
-    __slots__ = ("_named", "context", "indexed", "name", "stream")
+    __slots__ = ("context", "indexed", "name", "named", "stream")
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name: str = name
         self.context: Context = context
         self.stream: Stream = Stream(context, info)
-        self._named = Named(name)
+        #: Replaces the errors of the stream by those of the object store.
+        self.named: Named = Named(name)
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
-
-    def named(self) -> Named:
-        """Replace the errors of the stream by those of the object store."""
-        return self._named
 
     def check_exists(self, deadline: Deadline) -> None:
         """
@@ -105,7 +102,7 @@ class Bucket:
 
         Return if jetsync cannot find out in time. The caller then raises the original error.
         """
-        with self.named(), contextlib.suppress(*TRANSIENT):
+        with self.named, contextlib.suppress(*TRANSIENT):
             self.context.streams.named(self.stream.name, deadline, fresh=True)
 
     def linked(self, name: str, deadline: Deadline) -> Bucket:
@@ -139,38 +136,33 @@ class Bucket:
             leader: Ask the leader, which knows every change.
             exact: Look only at the subject that jetsync writes to. Some clients leave the padding
                 of names out.
-            begun: Requests that :meth:`begin_last` made, by subject. Those that are awaited are
-                taken out.
+            begun: Requests to the leader that were sent before, by subject.
         """
-        context, subjects = self.context, [*begun] if begun else self._documents(name)
+        context, begun = self.context, begun or {}
+        subjects = [*begun] or self.documents(name)
         for subject in subjects[:1] if exact else subjects:
-            with self.named(), contextlib.suppress(errors.MessageNotFoundError):
-                read = partial(self._read, subject, leader=leader, begun=begun or {})
-                found = connected(context, read, deadline)
+            with self.named, contextlib.suppress(errors.MessageNotFoundError):
+                found = None
+                if subject in begun:
+                    found = begun_answer(context, self.stream.name, begun[subject], deadline)
+                if found is None:
+                    read = partial(self._read, subject, leader=leader)
+                    found = connected(context, read, deadline)
                 show = shown_by(context)
                 return self.info_of(found if show is None else show(found))
         return None
 
-    def begin_last(self, name: str) -> Iterator[tuple[str, Request]]:
-        """Make the requests that :meth:`last` sends to the leader, to send them before a chunk."""
-        for subject in self._documents(name):
-            request = {"last_by_subj": subject}
-            yield subject, begin_get(self.context, self.stream.name, request)
-
-    def _documents(self, name: str) -> list[str]:
+    def documents(self, name: str) -> list[str]:
         """Return the subject of an object's document, and that of other clients if it differs."""
         token = encode_name(name)
         return [documents_of(self.name, each) for each in dict.fromkeys([token, token.rstrip("=")])]
 
-    def _read(
-        self, subject: str, deadline: Deadline, *, leader: bool, begun: dict[str, Request]
-    ) -> StoredMessage:
+    def _read(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage:
         """Return the last message of a document; raises as :func:`leader_get`."""
         context, stream, request = self.context, self.stream.name, {"last_by_subj": subject}
         if not leader and self.stream.config.allow_direct:
             return confirmed_get(context, stream, request, deadline)
-        # Taken out, because another attempt needs another request.
-        return leader_get(context, stream, request, deadline, begun=begun.pop(subject, None))
+        return leader_get(context, stream, request, deadline)
 
     def info_of(self, message: StoredMessage) -> ObjectInfo:
         """Return the description in the message of a document."""
@@ -255,7 +247,7 @@ class Bucket:
             expect = Expect(last_subject_sequence=expected)
             message = OutboundMessage(subject, data, {ROLLUP: "sub"}, expect=expect)
             try:
-                with self.named():
+                with self.named:
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
             except errors.JetSyncError as error:
                 cause, sent = cause_of(error)
@@ -296,40 +288,40 @@ class Bucket:
                 raise errors.ObjectChangedError(self.name, name, last_sequence=revision) from failed
             if deadline.expired():
                 raise failed
-        self._drop_unpadded(old, deadline.at_most(CLEANUP))
+        if old is not None and not old.is_padded:
+            with _log_failure(old):
+                self.remove(old, deadline.at_most(CLEANUP))
         return made
 
     def remove(self, info: ObjectInfo, deadline: Deadline) -> bool:
         """Remove a document, and return whether it was still there. Newer ones stay."""
         token = encode_name(info.name)
         subject = documents_of(self.name, token if info.is_padded else token.rstrip("="))
-        with self.named():
+        with self.named:
             sequence = info.revision + 1
             return bool(self.stream.purge(subject, sequence=sequence, timeout=deadline.remaining()))
 
     def purge_chunks(self, nuid: str, deadline: Deadline) -> None:
         """Remove the chunks of one put."""
-        with self.named():
-            self.stream.purge(chunks_of(self.name, nuid), timeout=deadline.remaining())
+        stream, request = self.stream.name, {"filter": chunks_of(self.name, nuid)}
+        with self.named:
+            self.context.api(f"STREAM.PURGE.{stream}", request, deadline, stream=stream)
 
-    def drop_chunks(self, info: ObjectInfo | None, deadline: Deadline) -> None:
+    def drop_chunks(self, info: ObjectInfo | None, seconds: float) -> None:
         """
         Remove the chunks of a document that was replaced; log if that is impossible.
 
         ``collect_garbage`` removes them later, unless a document without padding is left that names
         them.
+
+        Args:
+            info: The document.
+            seconds: The timeout of the call.
         """
         if info is None or not info.nuid or info.is_deleted or info.link is not None:
             return
         with _log_failure(info):
-            self.purge_chunks(info.nuid, deadline)
-
-    def _drop_unpadded(self, info: ObjectInfo | None, deadline: Deadline) -> None:
-        """Remove a document without padding that was replaced; as :meth:`drop_chunks`."""
-        if info is None or info.is_padded:
-            return
-        with _log_failure(info):
-            self.remove(info, deadline)
+            self.purge_chunks(info.nuid, cleanup(seconds))
 
 
 @contextlib.contextmanager

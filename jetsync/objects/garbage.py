@@ -33,7 +33,7 @@ def documents(
         up_to: A sequence that a replica must have to answer.
     """
     read: Callable[[Any], ObjectInfo] = bucket.info_of
-    with bucket.named(), contextlib.ExitStack() as stack:
+    with bucket.named, contextlib.ExitStack() as stack:
         try:
             found: Iterable[Any] = bucket.stream.get_last_for(
                 documents_of(bucket.name), up_to_sequence=up_to, reread=True, timeout=seconds
@@ -55,7 +55,7 @@ def documents(
 def collect_garbage(bucket: Bucket, age: float, seconds: float) -> int:
     """Remove the chunks of puts that no document names; see ``ObjectStore.collect_garbage``."""
     stream = bucket.stream
-    with bucket.named():
+    with bucket.named:
         info = stream.info(subjects_filter=chunks_of(bucket.name, ">"), timeout=seconds)
         now = info.ts or dt.datetime.now(dt.timezone.utc)
         if not info.state.subjects:
@@ -70,7 +70,7 @@ def collect_garbage(bucket: Bucket, age: float, seconds: float) -> int:
             named.add(chunks_of(bucket.name, found.nuid))
     removed = 0
     for subject in sorted(info.state.subjects.keys() - named):
-        with bucket.named():
+        with bucket.named:
             try:
                 newest = stream.get_last(subject, direct=False, timeout=seconds)
             except errors.MessageNotFoundError:
@@ -91,7 +91,7 @@ def purge_deletes(bucket: Bucket, age: float, seconds: float) -> int:
     deleted = [infos for infos in by_name.values() if max(infos, key=_revision).is_deleted]
     if not deleted:
         return 0
-    with bucket.named():
+    with bucket.named:
         # Compare with the clock of the server, which wrote the documents' times.
         now = bucket.stream.info(timeout=seconds).ts or dt.datetime.now(dt.timezone.utc)
     removed = 0

@@ -368,7 +368,7 @@ class ObjectStore:
         except FULL:
             self._delete_first(found, deadline)
         else:
-            bucket.drop_chunks(found, cleanup(deadline.total))
+            bucket.drop_chunks(found, deadline.total)
 
     def _delete_first(self, found: ObjectInfo, deadline: Deadline) -> None:
         """Delete an object of a full store, which has no room for the mark before that."""
@@ -376,7 +376,7 @@ class ObjectStore:
         # Without the description first, an interrupt would leave an object that lacks its data.
         if not bucket.remove(found, deadline):
             raise errors.ObjectChangedError(bucket.name, found.name)
-        bucket.drop_chunks(found, cleanup(deadline.total))
+        bucket.drop_chunks(found, deadline.total)
         try:
             # The mark of a link is shorter than the link if it does not name the target.
             bucket.store(found.name, {**_deleted(found), "options": None}, None, deadline)
@@ -592,7 +592,7 @@ class ObjectStore:
         Raises:
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        with self._bucket.named(), contextlib.suppress(errors.StreamSealedError):
+        with self._bucket.named, contextlib.suppress(errors.StreamSealedError):
             self._bucket.stream.update(sealed=True, timeout=timeout)
 
     def collect_garbage(
@@ -626,7 +626,7 @@ class ObjectStore:
         Raises:
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        with self._bucket.named():
+        with self._bucket.named:
             return ObjectStoreStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:

@@ -26,6 +26,8 @@ __all__ = ["ObjectInfo", "ObjectLink"]
 # read a document without it.
 NO_TIME: Final = "0001-01-01T00:00:00Z"
 
+_NO_HEADERS: Final = FixedHeaders()
+
 
 @attrs.frozen
 class ObjectLink:
@@ -127,7 +129,8 @@ def describe(
         ProtocolError: The document cannot be read.
     """
     token = subject.rpartition(".")[2]
-    options = _mapping(document.get("options"))
+    options, metadata = document.get("options"), document.get("metadata")
+    options = options if isinstance(options, dict) else {}
     link = options.get("link")
     return ObjectInfo(
         bucket=bucket,
@@ -140,11 +143,9 @@ def describe(
         digest=_text(document.get("digest")),
         description=_text(document.get("description")),
         headers=_headers(document.get("headers")),
-        metadata={
-            key: value
-            for key, value in _mapping(document.get("metadata")).items()
-            if isinstance(value, str)
-        },
+        metadata={}
+        if not isinstance(metadata, dict)
+        else {name: each for name, each in metadata.items() if isinstance(each, str)},
         chunk_size=read_count(options.get("max_chunk_size") or 0, "the size of chunks") or None,
         link=None
         if not isinstance(link, dict)
@@ -177,14 +178,12 @@ def _nuid(value: Any) -> str:
         return ""
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _headers(value: Any) -> FixedHeaders:
+    if not isinstance(value, dict):
+        return _NO_HEADERS
     pairs = [
         (name, each)
-        for name, values in _mapping(value).items()
+        for name, values in value.items()
         for each in (values if isinstance(values, list) else [values])
         if isinstance(each, str)
     ]

@@ -15,11 +15,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
+from jetsync._api.messages import begin_get
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._hooks.errors import PluginError
-from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest, encode_name
+from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
@@ -103,7 +104,8 @@ class Put:
     ) -> None:
         context = bucket.context
         context.connection.check()
-        encode_name(name)
+        # The subjects of its document; checks the name.
+        self._subjects = bucket.documents(name)
         self._bucket = bucket
         self._name = name
         self._expect = _expected(expect, bucket.name, name)
@@ -147,7 +149,7 @@ class Put:
             if self._expect is not None:
                 self._read_old()
                 self._check_expected()
-            with bucket.named():
+            with bucket.named:
                 upload.run(self._send)
             self._read_old()
             if self._paused or upload.has_repeated:
@@ -165,7 +167,7 @@ class Put:
                 if self._clean_up(error):
                     del error.nuid  # type: ignore[attr-defined]
             raise
-        bucket.drop_chunks(self._old, cleanup(self._seconds))
+        bucket.drop_chunks(self._old, self._seconds)
         return stored
 
     def _send(self) -> None:
@@ -174,7 +176,7 @@ class Put:
         front: tuple[Request, ...] = ()
         while size := read((slot := upload.slot()).data):
             if not (self._has_read or self._begun):
-                self._begun.update(self._bucket.begin_last(self._name))
+                self._begin_old()
                 front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
             upload.add(slot, size, front=front)
@@ -190,13 +192,16 @@ class Put:
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()
 
+    def _begin_old(self) -> None:
+        """Make the requests for the old document."""
+        bucket = self._bucket
+        for subject in self._subjects:
+            self._begun[subject] = begin_get(bucket.context, bucket.stream.name, subject)
+
     def _read_old(self) -> None:
         if not self._has_read:
             deadline = Deadline.after(self._seconds)
-            # A copy: `last` takes requests out, and `_end_begun` has to end all of them, also after
-            # Ctrl-C.
-            begun = dict(self._begun)
-            self._old = self._bucket.last(self._name, deadline, leader=True, begun=begun)
+            self._old = self._bucket.last(self._name, deadline, leader=True, begun=self._begun)
             self._has_read = True
             self._end_begun()
 
@@ -241,7 +246,7 @@ class Put:
         def read(deadline: Deadline) -> StreamInfo:
             return self._bucket.stream.info(subjects_filter=subject, timeout=deadline.remaining())
 
-        with self._bucket.named():
+        with self._bucket.named:
             state = connected(self._bucket.context, read, Deadline.after(self._seconds)).state
         if state.subjects.get(subject, 0) != self._upload.count:
             raise errors.ObjectCorruptedError(
@@ -262,7 +267,7 @@ class Put:
             # Of a plugin that may have seen it stored, or Ctrl-C. Sending the document again is the
             # only way to find out whether it is stored: the server may receive the first one later.
             self._commit(deadline, earlier=True)
-            self._bucket.drop_chunks(self._old, cleanup(self._seconds))
+            self._bucket.drop_chunks(self._old, self._seconds)
             return True
         if self._upload.has_sent:
             self._bucket.purge_chunks(self._nuid, deadline)

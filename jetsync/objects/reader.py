@@ -373,7 +373,7 @@ class ObjectReader(io.BufferedIOBase):
         if not number:
             self._hash, self._hashed = hashlib.sha256(), 0
         bucket, info = self._bucket, self._info
-        with bucket.named():
+        with bucket.named:
             self._source = source = open_chunks(
                 bucket,
                 info.nuid,
@@ -394,7 +394,7 @@ class ObjectReader(io.BufferedIOBase):
         bucket, info = self._bucket, self._info
         index = ChunkIndex()
         subject = chunks_of(bucket.name, info.nuid)
-        with bucket.named():
+        with bucket.named:
             source = _Consumed(bucket, subject, 1, info.chunks, self._seconds, sizes=True)
         try:
             for message in source.messages():

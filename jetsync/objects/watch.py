@@ -208,7 +208,7 @@ def watch_documents(
     """
     prefix = documents_of(bucket.name, "")
     layout = BucketLayout(prefix, prefix, bucket.stream.name, bucket.context.prefix)
-    with bucket.named():
+    with bucket.named:
         return watch_subjects(
             Documents(bucket.name, bucket.context, bucket.stream, layout),
             [prefix + token for token in tokens],

@@ -187,17 +187,18 @@ class TestInfo:
         without_padding(js, store, "a")
         subject = f"$O.{store.bucket}.M.YQ"
         document = store.stream.get_last(subject).data
-        newer = []
+        newer, progress, given = [], [], []
 
         def pieces():
-            # The put has read the old document when it asks for the third piece.
-            yield b"12345678"
-            yield b"12345678"
+            # Before the next piece after a chunk is stored, the put reads the old document.
+            while not progress:
+                given.append(b"12345678")
+                yield given[-1]
             newer.append(js.publish(subject, document, headers={ROLLUP: "sub"}).sequence)
-            yield b"12345678"
+            yield b"the last"
 
-        store.put("a", pieces(), chunk_size=8)
-        assert store.get_bytes("a") == 3 * b"12345678"
+        store.put("a", pieces(), chunk_size=8, on_progress=lambda done, _: progress.append(done))
+        assert store.get_bytes("a") == b"".join(given) + b"the last"
         assert store.stream.get_last(subject).sequence == newer[0]
 
     def test_changes_ask_the_leader(self, store, monkeypatch):
@@ -217,7 +218,7 @@ class TestInfo:
             raise jetsync.RequestTimeoutError("purge", 1.0)
 
         store.put("a", b"data")
-        monkeypatch.setattr(jetsync.Stream, "purge", purge)
+        monkeypatch.setattr(bucket.Bucket, "purge_chunks", purge)
         store.put("a", b"later")
         store.delete("a")
         monkeypatch.undo()
@@ -511,7 +512,7 @@ class TestPurgeDeletes:
     def test_a_mark_hides_no_older_description(self, js, store):
         """If a client without padding has left a description before a mark, both are removed."""
         without_padding(js, store, "a")
-        with patch.object(bucket.Bucket, "_drop_unpadded"):
+        with patch.object(bucket.Bucket, "remove"):
             store.delete("a")
         assert store.purge_deletes(0) == 1
         assert subjects(store) == {}
@@ -519,7 +520,7 @@ class TestPurgeDeletes:
     def test_an_interrupt_brings_no_object_back(self, monkeypatch, js, store):
         """The mark is removed last, so an older description never counts again."""
         without_padding(js, store, "a")
-        with patch.object(bucket.Bucket, "_drop_unpadded"):
+        with patch.object(bucket.Bucket, "remove"):
             store.delete("a")
         remove = bucket.Bucket.remove
 
