@@ -47,6 +47,7 @@ from jetsync.values.outbound import OutboundMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jetsync._proto.outcome import OutcomeRule
     from jetsync.objects.bucket import Bucket
 
 # Bytes in flight at most: 8 MiB. More would only help with more than 80 MB/s over a round trip of
@@ -133,18 +134,14 @@ class Chunk:
     A chunk that is not confirmed yet.
     """
 
-    number: int
     slot: Slot
     size: int
-    # How often it got a new id, because it was stored in the wrong place.
-    attempt: int = 0
-    # The request that carries it, until its outcome is known.
-    request: Request | None = None
+    # Another one if the chunk was stored in the wrong place.
+    msg_id: str
+    # The last request that carried it.
+    request: Request = attrs.field(init=False)
     # Its sequence, once it is stored.
     sequence: int | None = None
-    error: Exception | None = None
-    # Whether the put fails with this error, because the chunk is not sent again.
-    is_final: bool = False
 
 
 class Upload:
@@ -184,7 +181,8 @@ class Upload:
         # Chunks that are not confirmed, and those of them that have no answer yet; both in order.
         self._open: deque[Chunk] = deque()
         self._in_flight: deque[Chunk] = deque()
-        self._failed = False
+        # The first error of the chunks in flight, or one that ends the put, and what follows.
+        self._failure: tuple[Exception, OutcomeRule] | None = None
         self._pause = FIRST_PAUSE
         # Why chunks were sent again last, if none was confirmed since.
         self._reason: Exception | None = None
@@ -212,6 +210,14 @@ class Upload:
             name="put", messages=None, window=MOST_CHUNKS, timeout=self._seconds
         )
 
+    @property
+    def _failed(self) -> bool:
+        """Whether chunks have to be sent again: one has failed, or is in the wrong place."""
+        # A chunk that was stored after those before it is confirmed, and not open any more.
+        return self._failure is not None or (
+            bool(self._open) and self._open[0].sequence is not None
+        )
+
     def slot(self) -> Slot:
         """Return memory for the next chunk."""
         return self._slots.take()
@@ -231,12 +237,11 @@ class Upload:
             front: Requests to send in front of it, in the same write.
         """
         self._moved = time.monotonic()
-        chunk = Chunk(self.count, slot, size)
+        chunk = Chunk(slot, size, f"{self._nuid}-{self.count}")
         self.count += 1
         self.given += size
         self._open.append(chunk)
-        if not self._failed:
-            self._send(chunk, front=front)
+        self._send(chunk, front=front)
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
@@ -263,10 +268,8 @@ class Upload:
     def close(self) -> None:
         """Forget the chunks in flight, and report to the plugins."""
         for chunk in self._in_flight:
-            if chunk.request is not None:
-                chunk.request.end()
+            chunk.request.end()
         if self._hooks.reports is not None:
-            self._hooks.reports.note(())
             self._hooks.reports.send(interrupted=len(self._in_flight))
 
     def abort(self, deadline: Deadline) -> None:
@@ -275,39 +278,36 @@ class Upload:
             # The removal of the chunks needs the other half.
             until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
             while self._in_flight and not until.expired():
-                self._wait(until.at)
+                self._session.lane.wait(self._in_flight[0].request, until)
                 self._take_outcomes()
         finally:
             self.close()
-            # The traceback of the error refers to the chunks, and the failed chunk to the error. So
-            # the slots would stay until the garbage collector runs.
-            for chunk in self._open:
-                chunk.error = None
+            # The traceback of the error refers to the chunks. So the slots would stay until the
+            # garbage collector runs.
+            self._failure = None
             self._open.clear()
             self._slots.clear()
 
     def _send(self, chunk: Chunk, *, front: Sequence[Request] = (), again: bool = False) -> None:
-        session, message = self._session, None
-        if self._hooks.changes_messages:
+        session, connection = self._session, self._bucket.context.connection
+        data: bytes | bytearray | memoryview = chunk.slot.data[: chunk.size]
+        changes = self._hooks.changes_messages
+        if changes:
             # A copy, because plugins may change and keep it, and it may be sent again.
-            message = self._message(chunk)
-            message.data = bytes(chunk.slot.data[: chunk.size])
-            encoder = Encoder(self._bucket.context.connection)
+            message = OutboundMessage(self._subject, bytes(data), msg_id=chunk.msg_id)
+            encoder = Encoder(connection)
             target, header, data, _ = encoder.encode(self._hooks.prepared(message))
         else:
             # Written here, because the encoder takes as long as the rest.
             target = self._subject.encode()
-            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % self._msg_id(chunk).encode()
-            self._bucket.context.connection.check_size(len(header) + chunk.size)
-        chunk.sequence = chunk.error = None
+            header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % chunk.msg_id.encode()
+            connection.check_size(len(header) + chunk.size)
         request = chunk.request = Request(session, target)
         self._in_flight.append(chunk)
         frame: bytes | memoryview
-        if message is not None:
-            frame = frames.message(target, request.address, header or None, data)
-        elif again:
+        if changes or again:
             # A copy, because the outbox may not have dropped the first frame yet.
-            frame = frames.hpub(target, request.address, header, chunk.slot.data[: chunk.size])
+            frame = frames.message(target, request.address, header or None, data)
         else:
             head = frames.hpub_head(target, request.address, header, chunk.size)
             frame = chunk.slot.frame(head, chunk.size)
@@ -322,52 +322,40 @@ class Upload:
             # Nothing was sent.
             request.end()
             self._in_flight.pop()
-            self._note([(chunk, self._failure(chunk, error))])
+            self._fail(chunk, error)
 
     def _proceed(self) -> None:
         """Wait for an answer, or send chunks again after a failure."""
-        if self._failed:
-            for chunk in self._open:
-                if chunk.error is not None and chunk.is_final:
-                    raise chunk.error
-            if not self._in_flight:
-                self._send_again()
-                return
-        until, patience = self._moved + self._seconds, self._patience()
+        if self._failure is not None and not self._failure[1].may_repeat_batch:
+            raise self._failure[0]
+        in_flight = self._in_flight
+        if not in_flight:
+            # Otherwise, all would be confirmed.
+            self._send_again()
+            return
+        until = self._moved + self._seconds
+        overtaken = in_flight[-1].request.ready
+        patience = OVERDUE if overtaken else max(OVERDUE, 0.5 * self._seconds)
         overdue = time.monotonic() + patience
-        if not self._wait(min(until, overdue)) and overdue <= until:
+        wait = Deadline(min(until, overdue), self._seconds)
+        if not self._session.lane.wait(in_flight[0].request, wait) and overdue <= until:
             self._give_up(patience)
         self._settle()
         # Not `until`, because answers may just have moved it.
         if self._open and time.monotonic() >= self._moved + self._seconds:
             self._time_out()
 
-    def _patience(self) -> float:
-        """Return how many seconds to wait for the answer to the oldest chunk in flight."""
-        newest = self._in_flight[-1].request if self._in_flight else None
-        if newest is not None and newest.ready:
-            return OVERDUE
-        return max(OVERDUE, 0.5 * self._seconds)
-
-    def _wait(self, until: float) -> bool:
-        """Wait for the answer to the oldest chunk in flight, and return whether it is there."""
-        if not self._in_flight:
-            return True
-        request = self._in_flight[0].request
-        assert request is not None
-        return self._session.lane.wait(request, Deadline(until, self._seconds))
-
     def _give_up(self, seconds: float) -> None:
         """Note that the chunks in flight failed that got no answer in so many seconds."""
-        lost: list[tuple[Chunk, Exception]] = []
+        answered: deque[Chunk] = deque()
         for chunk in self._in_flight:
-            assert chunk.request is not None
-            if not chunk.request.ready:
+            if chunk.request.ready:
+                answered.append(chunk)
+            else:
                 chunk.request.end()
-                lost.append((chunk, self._failure(chunk, None, seconds)))
-        self._note(lost)
+                self._fail(chunk, None, seconds)
         # Last, because after Ctrl-C `close` ends only the requests of chunks in flight.
-        self._in_flight = deque(chunk for chunk in self._in_flight if chunk.error is None)
+        self._in_flight = answered
 
     def _time_out(self) -> None:
         if isinstance(self._reason, errors.InsufficientResourcesError):
@@ -385,7 +373,6 @@ class Upload:
         while queue and (sequence := queue[0].sequence) is not None:
             if sequence <= self._last:
                 # It was stored before an earlier chunk, so it is in the wrong place.
-                self._failed = True
                 break
             self._last = sequence
             chunk = queue.popleft()
@@ -400,64 +387,61 @@ class Upload:
 
     def _take_outcomes(self) -> None:
         """Note what became of the oldest chunks in flight."""
-        in_flight = self._in_flight
-        failures: list[tuple[Chunk, Exception]] = []
-        while in_flight and (request := in_flight[0].request) is not None and request.ready:
-            chunk = in_flight[0]
+        in_flight, reports = self._in_flight, self._hooks.reports
+        while in_flight and in_flight[0].request.ready:
+            chunk, failure = in_flight[0], None
             try:
-                answer = request.answer()
+                answer = chunk.request.answer()
                 assert answer is not None
                 ack = parse_ack(answer[3])
+            except errors.JetSyncError as error:
+                failure = error
+            else:
                 if isinstance(ack, errors.ApiError):
-                    # Not raised, because a traceback would keep the memory of all chunks.
-                    failures.append((chunk, self._failure(chunk, ack)))
+                    failure = ack
                 else:
                     chunk.sequence = ack.sequence
-                    self._tally.add(ack)
-            except errors.JetSyncError as error:
-                failures.append((chunk, self._failure(chunk, error)))
-            request.end()
+                    if reports is not None:
+                        self._tally.add(ack)
+            chunk.request.end()
             in_flight.popleft()
-        self._note(failures)
-
-    def _note(self, failures: list[tuple[Chunk, Exception]]) -> None:
-        """Note which chunks failed, and report to the plugins if a report is due."""
-        for chunk, error in failures:
-            chunk.error, self._failed = error, True
-        reports = self._hooks.reports
-        if reports is not None and reports.note([error for _, error in failures]):
+            if failure is not None:
+                self._fail(chunk, failure)
+        if reports is not None and reports.note(()):
             reports.send()
 
-    def _failure(
+    def _fail(
         self, chunk: Chunk, failure: errors.JetSyncError | None, seconds: float = 0.0
-    ) -> Exception:
+    ) -> None:
         """
-        Return the error of a chunk, and note whether it is final.
+        Note that a chunk failed.
 
         Without a *failure*, there was no answer within *seconds*.
         """
         cause, sent = cause_of(failure)
         rule = outcome_of(cause, sent=sent, safe=True)
-        chunk.is_final = not rule.may_repeat_batch
+        error: Exception
         if isinstance(failure, errors.NoRespondersError):
-            return errors.NoStreamResponseError(failure.subject, attempts=1)
-        if chunk.is_final and failure is not None:
+            error = errors.NoStreamResponseError(failure.subject, attempts=1)
+        elif failure is not None and not rule.may_repeat_batch:
             # The put has not stored its object, even if the outcome of this chunk is unknown.
-            return failure
-        return error_of(rule, self._message(chunk), failure, seconds)
-
-    def _msg_id(self, chunk: Chunk) -> str:
-        return f"{self._nuid}-{chunk.number}" + (f"-{chunk.attempt}" if chunk.attempt else "")
-
-    def _message(self, chunk: Chunk) -> OutboundMessage:
-        """Return a chunk as a message without its data."""
-        return OutboundMessage(self._subject, msg_id=self._msg_id(chunk))
+            error = failure
+        else:
+            message = OutboundMessage(self._subject, msg_id=chunk.msg_id)
+            error = error_of(rule, message, failure, seconds)
+        if self._hooks.reports is not None:
+            self._hooks.reports.note([error])
+        if failure is not None:
+            # It would keep the memory of all chunks.
+            failure.__traceback__ = None
+        if self._failure is None or not rule.may_repeat_batch:
+            self._failure = error, rule
 
     def _send_again(self) -> None:
         """Send all chunks again from the first one that is not confirmed. None is in flight."""
-        chunks = list(self._open)
-        error = next((chunk.error for chunk in chunks if chunk.error is not None), None)
-        self._reason = error or self._reason
+        chunks, error = self._open, None
+        if self._failure is not None:
+            self._reason = error = self._failure[0]
         left = self._moved + self._seconds - time.monotonic()
         if left <= self._pause:
             self._time_out()
@@ -484,9 +468,9 @@ class Upload:
         for chunk in chunks:
             if chunk.sequence is not None:
                 self._remove(chunk.sequence)
-                chunk.attempt += 1
-            chunk.sequence = chunk.error = None
-        self._failed, self.has_repeated = False, True
+                chunk.sequence = None
+                chunk.msg_id += "-again"
+        self._failure, self.has_repeated = None, True
         for chunk in chunks:
             # After another failure, those that follow it wait for the next attempt.
             if not self._failed:

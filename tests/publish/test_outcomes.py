@@ -461,14 +461,14 @@ class TestDocuments:
 @pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
 def test_a_chunk(cause, sent):
     """A chunk is sent again when the table says so. Otherwise the put fails with its error."""
-    put, chunk, found = object.__new__(Upload), Chunk(0, None, 1), failure(cause, sent=sent)
-    put._nuid, put._subject = "n", "s"
+    put, chunk, found = object.__new__(Upload), Chunk(None, 1, "n-0"), failure(cause, sent=sent)
+    put._subject, put._hooks, put._failure = "s", SimpleNamespace(reports=None), None
     if not isinstance(found, errors.JetSyncError):
         found = errors.ProtocolError("x") if cause is Cause.UNREADABLE else parse_ack(found[3])
-    error = put._failure(chunk, found)
-    rule = outcome_of(cause, sent=sent, safe=True)
-    assert chunk.is_final is not rule.may_repeat_batch
-    assert error is found if chunk.is_final else ending_of(error) is rule.ending
+    put._fail(chunk, found)
+    error, rule = put._failure
+    assert rule is outcome_of(cause, sent=sent, safe=True)
+    assert ending_of(error) is rule.ending if rule.may_repeat_batch else error is found
     assert not isinstance(error, errors.NoRespondersError)
 
 
