@@ -139,8 +139,9 @@ class Put:
         self._has_read = False
         # The requests for it, which are sent with the first chunk.
         self._begun: dict[str, Request] = {}
-        # Whether the new document may have been sent.
+        # Whether the new document may have been sent, and whether it is stored.
         self._has_committed = False
+        self._is_stored = False
 
     def run(self) -> ObjectInfo:
         """Store the object, and return its description."""
@@ -160,6 +161,8 @@ class Put:
             )
             self._has_committed = True
             stored = self._commit(Deadline.after(self._seconds))
+            self._is_stored = True
+            bucket.drop_chunks(self._old, self._seconds)
         except BaseException as error:
             # First, because Ctrl-C may end what follows.
             error.nuid = self._nuid  # type: ignore[attr-defined]
@@ -167,7 +170,6 @@ class Put:
                 if self._clean_up(error):
                     del error.nuid  # type: ignore[attr-defined]
             raise
-        bucket.drop_chunks(self._old, self._seconds)
         return stored
 
     def _send(self) -> None:
@@ -266,7 +268,8 @@ class Put:
         elif isinstance(error, PluginError) or not isinstance(error, errors.JetSyncError):
             # Of a plugin that may have seen it stored, or Ctrl-C. Sending the document again is the
             # only way to find out whether it is stored: the server may receive the first one later.
-            self._commit(deadline, earlier=True)
+            if not self._is_stored:
+                self._commit(deadline, earlier=True)
             self._bucket.drop_chunks(self._old, self._seconds)
             return True
         if self._upload.has_sent:

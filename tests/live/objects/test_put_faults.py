@@ -193,6 +193,22 @@ class TestCuts:
             js.object_store(observer.bucket).put("a", DATA, chunk_size=50_000)
         check(observer, DATA)
 
+    def test_ctrl_c_while_the_old_chunks_are_removed(self, observer, js, monkeypatch):
+        """Ctrl-C after the document is stored leaves no chunks of the replaced object."""
+        observer.put("a", OLD)
+        store, purge = js.object_store(observer.bucket), bucket.Bucket.purge_chunks
+
+        def interrupted(self, *arguments):
+            monkeypatch.setattr(bucket.Bucket, "purge_chunks", purge)
+            raise Stop
+
+        monkeypatch.setattr(bucket.Bucket, "purge_chunks", interrupted)
+        with pytest.raises(Stop) as caught:
+            store.put("a", DATA)
+        assert not hasattr(caught.value, "nuid")
+        assert observer.collect_garbage(0) == 0
+        check(observer, DATA)
+
     @pytest.mark.parametrize(
         "late",
         [
