@@ -11,15 +11,16 @@ import contextlib
 import json
 import reprlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
 from jetsync._api.mirrors import TRANSIENT, may_answer
+from jetsync._api.repeats import connected
 from jetsync._base.integers import read_count
 from jetsync._io.requests import Request
 from jetsync._proto.asking import LATE
 from jetsync._proto.direct import STREAM, status_error
-from jetsync.errors.answers import from_api_error
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import FIRST_LINE, find_last, is_status, parse_status
 from jetsync.values.server_info import decode_json, encode_json
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
     from jetsync.values.stream_info import StreamState
+
+# The code of a read that finds no message.
+NO_MESSAGE: Final = 10037
 
 # Seconds before another direct get if no server answered one; doubled each time up to the limit.
 RETRY_WAIT: Final = 0.05
@@ -99,14 +103,13 @@ def begin_get(context: Context, stream: str, last: str) -> Request:
     return begun
 
 
-def begun_answer(
-    context: Context, stream: str, begun: Request, deadline: Deadline
+def begun_get(
+    context: Context, stream: str, last: str, begun: Request, deadline: Deadline
 ) -> StoredMessage | None:
     """
-    Return the answer to a request of :func:`begin_get`, or None if :func:`leader_get` has to ask.
+    Return the last message of the subject *last*, or None if there is none.
 
-    Raises:
-        MessageNotFoundError: There is no such message.
+    If *begun*, a request of :func:`begin_get`, gets no such answer, this asks again.
     """
     if not begun.ready:
         context.lane.wait(begun, deadline, time.monotonic() + LATE)
@@ -115,10 +118,13 @@ def begun_answer(
     if "message" in answer:
         return _message_of(stream, answer)
     error = answer.get("error")
-    found = None if error is None else from_api_error(error, stream)
-    if isinstance(found, errors.MessageNotFoundError):
-        raise found
-    return None
+    if isinstance(error, dict) and error.get("err_code") == NO_MESSAGE:
+        return None
+    read = partial(leader_get, context, stream, {"last_by_subj": last})
+    try:
+        return connected(context, read, deadline)
+    except errors.MessageNotFoundError:
+        return None
 
 
 def is_another(

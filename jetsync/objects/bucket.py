@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.messages import begun_answer, confirmed_get, leader_get, shown_by
+from jetsync._api.messages import begun_get, confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
@@ -138,18 +138,17 @@ class Bucket:
                 of names out.
             begun: Requests to the leader that were sent before, by subject.
         """
-        context, begun = self.context, begun or {}
-        subjects = [*begun] or self.documents(name)
-        for subject in subjects[:1] if exact else subjects:
-            with self.named, contextlib.suppress(errors.MessageNotFoundError):
-                found = None
-                if subject in begun:
-                    found = begun_answer(context, self.stream.name, begun[subject], deadline)
-                if found is None:
-                    read = partial(self._read, subject, leader=leader)
-                    found = connected(context, read, deadline)
-                show = shown_by(context)
-                return self.info_of(found if show is None else show(found))
+        context, stream = self.context, self.stream.name
+        subjects = [*begun] if begun else self.documents(name)
+        with self.named:
+            for subject in subjects[:1] if exact else subjects:
+                if begun:
+                    found = begun_get(context, stream, subject, begun[subject], deadline)
+                else:
+                    found = self._read(subject, deadline, leader=leader)
+                if found is not None:
+                    show = shown_by(context)
+                    return self.info_of(found if show is None else show(found))
         return None
 
     def documents(self, name: str) -> list[str]:
@@ -157,12 +156,14 @@ class Bucket:
         token = encode_name(name)
         return [documents_of(self.name, each) for each in dict.fromkeys([token, token.rstrip("=")])]
 
-    def _read(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage:
-        """Return the last message of a document; raises as :func:`leader_get`."""
-        context, stream, request = self.context, self.stream.name, {"last_by_subj": subject}
-        if not leader and self.stream.config.allow_direct:
-            return confirmed_get(context, stream, request, deadline)
-        return leader_get(context, stream, request, deadline)
+    def _read(self, subject: str, deadline: Deadline, *, leader: bool) -> StoredMessage | None:
+        """Return the last message of a document; None if there is none."""
+        direct = not leader and self.stream.config.allow_direct
+        get = confirmed_get if direct else leader_get
+        read = partial(get, self.context, self.stream.name, {"last_by_subj": subject})
+        with contextlib.suppress(errors.MessageNotFoundError):
+            return connected(self.context, read, deadline)
+        return None
 
     def info_of(self, message: StoredMessage) -> ObjectInfo:
         """Return the description in the message of a document."""

@@ -174,11 +174,13 @@ class Put:
 
     def _send(self) -> None:
         upload, read = self._upload, self._source.read
+        context, stream = self._bucket.context, self._bucket.stream.name
         started = time.monotonic()
         front: tuple[Request, ...] = ()
         while size := read((slot := upload.slot()).data):
             if not (self._has_read or self._begun):
-                self._begin_old()
+                for subject in self._subjects:
+                    self._begun[subject] = begin_get(context, stream, subject)
                 front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
             upload.add(slot, size, front=front)
@@ -193,12 +195,6 @@ class Put:
                 break
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()
-
-    def _begin_old(self) -> None:
-        """Make the requests for the old document."""
-        bucket = self._bucket
-        for subject in self._subjects:
-            self._begun[subject] = begin_get(bucket.context, bucket.stream.name, subject)
 
     def _read_old(self) -> None:
         if not self._has_read:

@@ -202,13 +202,14 @@ class Upload:
         """Call *send* inside the plugins' wrappers."""
         # Raises before anything is sent in a signal handler that cannot wait for acks.
         refuse_request()
-        self._hooks.begin(self._operation, self._tally)
-        self._hooks.run(send)
-
-    def _operation(self) -> PublishOperation:
-        return PublishOperation(
-            name="put", messages=None, window=MOST_CHUNKS, timeout=self._seconds
+        seconds = self._seconds
+        self._hooks.begin(
+            lambda: PublishOperation(
+                name="put", messages=None, window=MOST_CHUNKS, timeout=seconds
+            ),
+            self._tally,
         )
+        self._hooks.run(send)
 
     @property
     def _failed(self) -> bool:
@@ -275,11 +276,13 @@ class Upload:
     def abort(self, deadline: Deadline) -> None:
         """Wait for the last answers of a put that failed, and forget its chunks."""
         try:
+            # The put has failed, so this is no progress.
+            self._on_progress = None
             # The removal of the chunks needs the other half.
             until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
             while self._in_flight and not until.expired():
                 self._session.lane.wait(self._in_flight[0].request, until)
-                self._take_outcomes()
+                self._settle()
         finally:
             self.close()
             # The traceback of the error refers to the chunks. So the slots would stay until the
@@ -368,7 +371,28 @@ class Upload:
 
     def _settle(self) -> None:
         """Process answers, confirm chunks, and report the progress."""
-        self._take_outcomes()
+        in_flight, reports = self._in_flight, self._hooks.reports
+        while in_flight and in_flight[0].request.ready:
+            chunk, failure = in_flight[0], None
+            try:
+                answer = chunk.request.answer()
+                assert answer is not None
+                ack = parse_ack(answer[3])
+            except errors.JetSyncError as error:
+                failure = error
+                chunk.request.end()
+            else:
+                if isinstance(ack, errors.ApiError):
+                    failure = ack
+                else:
+                    chunk.sequence = ack.sequence
+                    if reports is not None:
+                        self._tally.add(ack)
+            in_flight.popleft()
+            if failure is not None:
+                self._fail(chunk, failure)
+        if reports is not None and reports.note(()):
+            reports.send()
         before, queue = self.done, self._open
         while queue and (sequence := queue[0].sequence) is not None:
             if sequence <= self._last:
@@ -384,31 +408,6 @@ class Upload:
             if self._on_progress is not None:
                 self._on_progress(self.done)
             self._moved = time.monotonic()
-
-    def _take_outcomes(self) -> None:
-        """Note what became of the oldest chunks in flight."""
-        in_flight, reports = self._in_flight, self._hooks.reports
-        while in_flight and in_flight[0].request.ready:
-            chunk, failure = in_flight[0], None
-            try:
-                answer = chunk.request.answer()
-                assert answer is not None
-                ack = parse_ack(answer[3])
-            except errors.JetSyncError as error:
-                failure = error
-            else:
-                if isinstance(ack, errors.ApiError):
-                    failure = ack
-                else:
-                    chunk.sequence = ack.sequence
-                    if reports is not None:
-                        self._tally.add(ack)
-            chunk.request.end()
-            in_flight.popleft()
-            if failure is not None:
-                self._fail(chunk, failure)
-        if reports is not None and reports.note(()):
-            reports.send()
 
     def _fail(
         self, chunk: Chunk, failure: errors.JetSyncError | None, seconds: float = 0.0
@@ -478,9 +477,10 @@ class Upload:
 
     def _remove(self, sequence: int) -> None:
         """Remove a chunk that is in the wrong place; if an answer is lost, it may be gone."""
-
-        def remove(deadline: Deadline) -> None:
-            self._bucket.stream.delete_message(sequence, timeout=deadline.remaining())
-
+        bucket, deadline = self._bucket, Deadline.after(self._seconds)
         with contextlib.suppress(errors.MessageNotFoundError):
-            repeated(self._bucket.context, remove, Deadline.after(self._seconds))
+            repeated(
+                bucket.context,
+                lambda until: bucket.stream.delete_message(sequence, timeout=until.remaining()),
+                deadline,
+            )

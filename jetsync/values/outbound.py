@@ -38,7 +38,7 @@ A payload to publish: a bytes-like object, or text, which is sent as UTF-8. Any 
 
 
 def _check_text(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
+    if not isinstance(value, str):
         raise wrong_type(name, "text", value)
 
 
@@ -66,7 +66,8 @@ class Expect:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0, LARGEST)
         for name in ("stream", "last_subject_sequence_subject", "last_msg_id"):
-            _check_text(name, getattr(self, name))
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
         if self.stream is not None:
             validate_name("stream", self.stream)
         if self.last_subject_sequence_subject is not None:
