@@ -122,7 +122,7 @@ class ObjectStore:
         If the call fails or is interrupted, the old object stays, and jetsync removes the new
         chunks. If that is impossible, the error has the attribute ``nuid``, and
         :meth:`collect_garbage` removes the chunks later. If Ctrl-C arrives while the description is
-        stored, jetsync completes the put before it raises KeyboardInterrupt.
+        stored or later, jetsync completes the put before it raises KeyboardInterrupt.
 
         Args:
             name: The name.
