@@ -41,7 +41,7 @@
  * The number of the interface, as in `jetsync/_base/speedups.py`. Raise both with each change of the
  * functions, their arguments, results or errors, so that an older module is not used.
  */
-#define INTERFACE 9
+#define INTERFACE 10
 
 /* Digits of a size that are read at most; more would not fit into 64 bits. */
 #define LONGEST_SIZE 18
@@ -954,7 +954,7 @@ failed:
 /* ---- Consumptions: taking the next message ---------------------------------------------------- */
 
 /* The parts of the tuple `_quick`. */
-enum { BUFFER, TAKE_FIRST, LOW, MAKE, QUICK_PARTS };
+enum { BUFFER, TAKE_FIRST, LOW, MAKE, RECORD, QUICK_PARTS };
 
 /*
  * Whether more than `low[0]` frames are left in the buffer when `fewer` of them are taken; 0 as well
@@ -988,11 +988,13 @@ unknown:
 static PyObject *
 take_quickly(PyObject *quick)
 {
-    PyObject *make = PyTuple_GetItem(quick, MAKE), *frame, *put_back, *message = NULL;
+    PyObject *make = PyTuple_GetItem(quick, MAKE), *record = PyTuple_GetItem(quick, RECORD);
+    PyObject *frame, *put_back, *message = NULL;
     /* The function tells what `plain_maker` returns from other makers, which may run code of the
      * application. */
     if (!is_above(quick, 1) || !PyCFunction_CheckExact(make) ||
-        PyCFunction_GetFunction(make) != make_message) {
+        PyCFunction_GetFunction(make) != make_message ||
+        (record != Py_None && !PyList_CheckExact(record))) {
         return NULL;
     }
     frame = PyObject_CallNoArgs(PyTuple_GetItem(quick, TAKE_FIRST));
@@ -1005,6 +1007,9 @@ take_quickly(PyObject *quick)
     /* Other threads may have taken some meanwhile, so look again. */
     if (is_above(quick, 0)) {
         message = make_message(PyCFunction_GetSelf(make), frame);
+    }
+    if (message != NULL && record != Py_None && PyList_Append(record, message) < 0) {
+        Py_CLEAR(message);
     }
     if (message == NULL) {
         PyErr_Clear(); /* `_take_next` gets the error again, and acts on it. */

@@ -711,11 +711,8 @@ class Client:
         """If *stopping*, end consumptions and subscriptions after what has arrived; never waits."""
         # First, because another thread may be about to begin a consumption.
         self._connection.stopping = stopping
-        self._connection.stopped = False
         self._stopping = list_of(self._subscriptions) if stopping else []
         if stopping:
-            for box in list_of(self._connection.pull_boxes):
-                self._connection.lane.interrupt(box)
             for consumption in list_of(self._connection.consumptions):
                 consumption.drain()
             for subscription in self._stopping:
@@ -723,7 +720,6 @@ class Client:
 
     def _stop_now(self) -> None:
         """Give back the messages that were not taken, because the time after a signal is over."""
-        self._connection.stopped = True
         for consumption in list_of(self._connection.consumptions):
             consumption.close()
         for subscription in self._stopping:

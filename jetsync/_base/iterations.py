@@ -36,7 +36,7 @@ INTERRUPTED: Final = (
 ENTRY: Final = (None,)
 
 # Errors of another call, which a generator does not expect. They end it before its end.
-_OF_OTHERS: Final = (CallInSignalHandlerError, ConflictingUseError)
+OF_OTHERS: Final = (CallInSignalHandlerError, ConflictingUseError)
 
 
 def conflict(what: str) -> JetSyncError:
@@ -127,7 +127,7 @@ class Iteration(Iterator[T]):
             except Exception as error:  # noqa: BLE001 - raised below
                 failure = error
                 # Errors of other calls end the generator before its end.
-                if isinstance(error, JetSyncError) and not isinstance(error, _OF_OTHERS):
+                if isinstance(error, JetSyncError) and not isinstance(error, OF_OTHERS):
                     self.unfinished = False
         finally:
             free += ENTRY

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from jetsync._hooks.manager import Plugins
     from jetsync._io.handles import Writer
     from jetsync._io.lane import Lane
-    from jetsync._io.mailbox import Mailbox
     from jetsync._io.refusals import Refusals
     from jetsync._io.replies import ReplyRouter
     from jetsync.options import ConnectOptions
@@ -62,8 +61,6 @@ class Connection:
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         # Whether a signal has asked the program to stop. No pulls are sent after that.
         self.stopping: bool = False
-        # Whether the time after the signal is over. Messages that were not taken are given back.
-        self.stopped: bool = False
         # By process, because a thread that does not exist in a child may have the parent's turn.
         self._fork_turns: dict[int, Turn] = {}
         # The sessions of parent processes. Kept, because they share epoll objects with this one,
@@ -106,7 +103,6 @@ class Connection:
         self.inbox: str = session.inbox
         self.closing: Latch = session.closing
         self.closed: Latch = session.closed
-        self.pull_boxes: weakref.WeakSet[Mailbox] = session.handles.pull_boxes
         self.consumptions: weakref.WeakSet[Any] = session.handles.consumptions
         self.subscriptions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.writers: weakref.WeakSet[Writer] = session.handles.writers
@@ -175,7 +171,7 @@ class Connection:
         try:
             if self.plugins.dispatcher is not None:
                 self.plugins.dispatcher.after_fork()
-            self.stopping = self.stopped = False
+            self.stopping = False
             self._open(session)
             self._inherited.append(parent)
             session.ends_plugins = True

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections import deque
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Mailbox
 
 _H = TypeVar("_H")
 
@@ -51,9 +50,7 @@ class OpenHandles:
     """
 
     def __init__(self) -> None:
-        # The mailboxes of all pulls. A signal ends the waits for them.
-        self.pull_boxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()
-        # Consumptions to which the application holds a reference. A client drains them.
+        # Consumptions and fetches to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers and atomic batches.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()

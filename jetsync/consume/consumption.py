@@ -92,15 +92,16 @@ class _LastTaken(threading.local):
 @with_twin
 class TakingStorage:
     """
-    The base class of a consumption. Its compiled twin has a ``__next__``, which calls
+    The base class of what yields messages. Its compiled twin has a ``__next__``, which calls
     ``_take_next`` if no message is in the buffer.
     """
 
     # Threads: any.
     # Locks: none; the field is set once.
 
-    # Where to take messages from: the buffer, its `popleft`, `ConsumptionCore.low` and what makes a
-    # message. None if each message needs more than that.
+    # Where to take messages from: the buffer, its `popleft`, `ConsumptionCore.low`, what makes a
+    # message, and the list that each message is appended to, or None. None instead if each message
+    # needs more than that.
     __slots__ = ("_quick",)
 
     _quick: tuple[Any, ...] | None
@@ -136,7 +137,8 @@ class Consumption(TakingStorage):
         self._expires = options.expires
         self._core = core = ConsumptionCore(target, options, handler=handler)
         is_quick = handler is None and not self._auto_ack
-        self._quick = (core.buffer, core.take_first, core.low, core.make) if is_quick else None
+        parts = core.buffer, core.take_first, core.low, core.make, None
+        self._quick = parts if is_quick else None
         disown(target.lane.later, self, self._core)
 
     def __repr__(self) -> str:

@@ -146,10 +146,9 @@ class ConsumptionCore:
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
-        if not self._is_fetch:
-            # Listed before the first step: if a signal arrives between the two, its handler drains
-            # this one.
-            connection.consumptions.add(self)
+        # Listed before the first step: if a signal arrives between the two, its handler drains this
+        # one.
+        connection.consumptions.add(self)
         if connection.stopping:
             self.engine.drain()
         try:
@@ -226,9 +225,10 @@ class ConsumptionCore:
         """
         Wait until all messages are taken or, with a handler, handled; for a client that drains.
 
-        Returns whether they are. Call :meth:`wait_for_taker` after it.
+        Returns whether they are. Call :meth:`wait_for_taker` after it. Does not wait for a fetch,
+        because programs leave batches open.
         """
-        if self.pool is not None and self.pool.is_own_thread():
+        if self._is_fetch or (self.pool is not None and self.pool.is_own_thread()):
             return True
         return not self.reading.is_taking_here() and self.wait(deadline)
 
@@ -239,7 +239,7 @@ class ConsumptionCore:
         A thread has handled its message when it asks for another one. It may never ask, so the
         client waits at most :data:`CLOSING_WAIT` for all its consumptions together.
         """
-        if self.pool is None and self.engine.admitted:
+        if self.pool is None and self.engine.admitted and not self._is_fetch:
             waiting(self.end_seen.wait, deadline.remaining())
 
     def end_with_client(self) -> None:

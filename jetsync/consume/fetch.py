@@ -7,34 +7,32 @@ that any thread may read the messages from the socket.
 
 from __future__ import annotations
 
-import contextlib
+import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import Iteration, ListIteration, conflict
+from jetsync._base.iterations import ENTRY, OF_OTHERS, conflict, one_by_one
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
-from jetsync._io.mailbox import take_all
 from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.pull_size import rest_of
 from jetsync.consume.acks import acknowledge_all
+from jetsync.consume.consumption import TakingStorage
 from jetsync.consume.core import LEFT, ConsumptionCore
 from jetsync.consume.ordered_source import reset_reason
-from jetsync.values.message import frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from jetsync._hooks.calls import Entered
-    from jetsync._io.connection import Connection
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
@@ -45,21 +43,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageBatch", "OrderedBatch"]
 
-# A batch forgets the messages that were acknowledged once it holds this many.
+# A batch forgets the messages that were acknowledged whenever it has yielded this many.
 PRUNE_AT: Final = 4096
-
-# How many frames are made into messages at once. With 16, each takes 0.07 us more.
-MADE_AT_ONCE: Final = 256
 
 
 class Fetch:
     """
-    What one batch reads: the messages of one fetch.
+    What one batch reads: the messages of one fetch, and where they are recorded when it yields one.
 
     If the consumer is that of an ordered consumer, it is replaced when it is lost, and the rest is
     fetched from the next one.
 
-    Threads: the one that iterates. Any thread and any signal handler may call ``interrupt``.
+    Threads: the one that iterates. Any thread and any signal handler may call ``abandon`` and
+    close the core.
     Locks: none; the iteration of the batch lets in one call at a time.
 
     Args:
@@ -82,19 +78,22 @@ class Fetch:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
         self.request = request
-        self.connection: Connection = target.context.connection
         self._name = name
         self.source = source
         # The messages, and their bytes, of consumers that were replaced.
         self._before: int
         self._before_size: int
+        # The messages that were yielded, without those that were acknowledged; empty if the
+        # consumer wants no acks.
+        self.yielded: list[Message] = []
+        self._prune_at = PRUNE_AT
         # The error of another iteration if this one was interrupted or left early.
         self._left: Exception | None = None
-        # Whether another call closed the batch while the iteration was running.
+        # Whether a call closed the batch.
         self.closing: bool = False
         # The same for the source, which waits for it.
         self._closed = None if source is None else Latch()
-        # Whether no call runs the iteration any more.
+        # Whether an iteration has ended.
         self.is_over: bool = False
         self._entered: Entered | None = None
         self._until = Deadline.after(wait)
@@ -127,7 +126,7 @@ class Fetch:
         except BaseException as error:
             if core is not None:
                 core.close()
-            self._leave_plugins(None, error)
+            self.leave_plugins(None, error)
             raise
 
     @property
@@ -150,10 +149,6 @@ class Fetch:
         # The consumer would be replaced, but its read is over.
         return None if self.source is not None and self._reason(error) else error
 
-    def is_stopped(self) -> bool:
-        """Whether no more messages are handed out."""
-        return self.closing or self.connection.stopped
-
     @property
     def is_taken(self) -> bool:
         """Whether no more messages can arrive, and all that have arrived were taken."""
@@ -164,9 +159,9 @@ class Fetch:
         """Whether an ordered consumer has sent what it was asked for, and nothing else."""
         return self.source is not None and self.source.is_current and self._engine.is_full
 
-    def receive(self, result: object) -> list[Frame]:
+    def wait(self, result: object) -> bool:
         """
-        Wait for messages and return their frames; return nothing at the end.
+        Wait until there is a message; return False at the end.
 
         Args:
             result: What plugins get as the result if the consumer is replaced.
@@ -174,35 +169,34 @@ class Fetch:
         while self.is_taken or not self.core.wait_for_frame(None):
             source, closed = self.source, self._closed
             if source is None or closed is None or not self._replace(source, closed, result):
-                return []
-        return take_all(self.core.buffer)
+                return False
+        self.prune()
+        return True
 
-    def interrupt(self) -> None:
-        """End a :meth:`receive` of another thread, or one that this signal handler interrupted."""
-        self.abandon()
-        self.core.close()
+    def prune(self) -> None:
+        """Forget acknowledged messages, so that a long batch does not keep all of them."""
+        yielded, core = self.yielded, self.core
+        if len(yielded) >= self._prune_at:
+            yielded[:] = [message for message in yielded if not message.is_acked]
+            self._prune_at = max(PRUNE_AT, 2 * len(yielded))
+        # When the compiled `__next__` has taken that many, it has this called again.
+        core.low[0] = max(len(core.buffer) - PRUNE_AT, -1)
 
-    def end(
-        self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
-    ) -> None:
-        """End the fetch, give back *unused*, and leave the hooks of plugins; safe to repeat."""
-        # In front of later ones, because the server redelivers in the order of the naks.
-        for frame in reversed(unused):
-            self.core.engine.put_back(frame)
+    def end(self, result: object, error: BaseException | None) -> None:
+        """End it, give back what was not taken, and leave the plugins; safe to repeat."""
+        core = self.core
         if not self.is_taken:
-            self.core.close()
+            core.close()
+        core.target.context.connection.consumptions.discard(core)
         self.is_over = True
-        self._leave_plugins(result, error)
+        self.leave_plugins(result, error)
 
-    def mark_left(self, *, is_whole: bool) -> None:
-        """
-        Have another iteration say that messages may be missing, unless the batch was closed.
-
-        Args:
-            is_whole: Whether all messages that have arrived were taken.
-        """
-        if not self.closing and not (is_whole and self.is_taken):
+    def leave(self, result: object) -> None:
+        """End it, and have another iteration say so if messages may be missing."""
+        is_whole = self.is_taken and (self.source is None or self.source.fresh)
+        if not (self.closing or is_whole):
             self._left = errors.HandleClosedError("batch", reason=LEFT)
+        self.end(result, None)
 
     def abandon(self) -> None:
         """Want no more messages, so that none is missing."""
@@ -211,7 +205,7 @@ class Fetch:
             self._closed.set()
         self._left = None
 
-    def _leave_plugins(self, result: object, error: BaseException | None) -> None:
+    def leave_plugins(self, result: object, error: BaseException | None) -> None:
         """Leave the hooks of plugins."""
         entered, self._entered = self._entered, None
         if entered is not None:
@@ -232,7 +226,7 @@ class Fetch:
             return False
         error = self._engine.error
         reason = self._reason(error)
-        over = self.closing or self.connection.stopping
+        over = self.closing or source.context.connection.stopping
         if error is None and source.is_current and not over:
             source.fresh = True
             return False
@@ -240,7 +234,7 @@ class Fetch:
         if (error is not None and reason is None) or over or self._rest() is None:
             return False
         try:
-            self._leave_plugins(result, error)
+            self.leave_plugins(result, error)
         except Exception as raised:
             if raised is not error:
                 raise
@@ -261,7 +255,141 @@ class Fetch:
         return True
 
 
-BatchIteration: TypeAlias = "ListIteration[Message] | Iteration[Message]"
+class BatchIteration(TakingStorage):
+    """
+    Yields the messages of a batch, to one call at a time; dropping it ends the batch.
+
+    Threads: any, and signal handlers.
+    Locks: none; the call that has taken the entry of ``_free`` waits and makes messages. The
+    compiled ``__next__`` takes a message in one step.
+
+    A message stays in the buffer until it is made. No signal handler runs between its removal and
+    the return. So Ctrl-C loses none, and :meth:`MessageBatch.ack` covers none that was not yielded.
+
+    Args:
+        batch: The batch, which plugins get as the result.
+        fetch: What it reads.
+    """
+
+    __slots__ = ("__weakref__", "_batch", "_entry", "_fetch", "_free", "is_over")
+
+    def __init__(self, batch: MessageBatch, fetch: Fetch) -> None:
+        self._batch = batch
+        self._fetch = fetch
+        # As in `Iteration`.
+        self._free: list[None] = [None]
+        self._entry = one_by_one(list.pop, self._free)
+        core = fetch.core
+        record = fetch.yielded if fetch.target.wants_acks else None
+        self._quick = (
+            None
+            if fetch.source is not None
+            else (core.buffer, core.take_first, core.low, core.make, record)
+        )
+        # Whether it yields nothing more.
+        self.is_over: bool = False
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At its end, the interpreter empties modules, but not the default of an argument. Without
+        # the last field, the constructor was interrupted.
+        if not getattr(self, "is_over", True) and not is_ending():
+            self._fetch.leave(self._batch)
+
+    def __iter__(self) -> Self:
+        return self
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call waits for a message or makes one."""
+        return not self._free
+
+    def _take_next(self) -> Message:
+        """Take a message as ``__next__`` does."""
+        try:
+            for _ in self._entry:
+                break
+        except IndexError:
+            raise conflict("batch") from None
+        fetch, source = self._fetch, self._fetch.source
+        try:
+            while not self.is_over:
+                core = fetch.core
+                # Another thread that closes the batch may empty the buffer at any moment.
+                try:
+                    frame = core.buffer[0]
+                except IndexError:
+                    frame = None
+                if frame is None:
+                    if not fetch.wait(self._batch):
+                        self._end()
+                    continue
+                message = self._make(core, frame)
+                is_fresh = source is not None and len(core.buffer) == 1 and fetch.is_fresh
+                taken = frame
+                try:
+                    for oldest in core.oldest:
+                        taken = oldest
+                        break
+                except IndexError:
+                    continue
+                if taken is not frame:
+                    # Another thread has taken it by the compiled `__next__`.
+                    core.engine.put_back(taken)
+                    continue
+                # Nothing is called from the removal to the return.
+                if source is not None:
+                    source.fresh, source.taking = is_fresh, None
+                elif fetch.target.wants_acks:
+                    fetch.yielded += (message,)
+                return message
+        except BaseException as error:
+            if not isinstance(error, errors.JetSyncError):
+                # If Ctrl-C has ended the connection, messages may be missing.
+                fetch.leave(self._batch)
+            elif not (self.is_over or isinstance(error, OF_OTHERS)):
+                self.is_over = True
+                fetch.end(self._batch, error)
+            raise
+        finally:
+            self._free += ENTRY
+        raise StopIteration
+
+    if not hasattr(TakingStorage, "__next__"):
+        __next__ = _take_next
+
+    def _make(self, core: ConsumptionCore, frame: Frame) -> Message:
+        """Make the message of the oldest frame, and remove the frame if a plugin refuses it."""
+        fetch = self._fetch
+        if len(core.buffer) <= core.low[0] + 1:
+            fetch.prune()
+        source = fetch.source
+        try:
+            message = core.make(frame)
+        except PluginError as error:
+            # The next use of an ordered consumer gets it again.
+            if source is None:
+                core.take_now()
+                if not fetch.target.wants_acks:
+                    # The server would not redeliver the messages after it. The next iteration
+                    # yields them.
+                    self.is_over = True
+                    fetch.leave_plugins(self._batch, error)
+            raise
+        if source is not None:
+            if source.taking is not None:
+                source.take_back()
+            # Unless it is handed out, the next use of the consumer goes back.
+            source.taking = threading.get_ident(), source.cursor.position
+            source.cursor.hand_out(frame[1])
+        return message
+
+    def _end(self) -> None:
+        """End it after the last message: raise the error, if there is one."""
+        error = self._fetch.error
+        if error is not None:
+            raise_failure(error)
+        self.is_over = True
+        self._fetch.end(self._batch, None)
 
 
 class MessageBatch:
@@ -275,28 +403,25 @@ class MessageBatch:
     """
 
     # Threads: one iterates and acknowledges. Any thread and any signal handler may close it.
-    # Locks: none; the iteration lets in one call at a time, and `_untaken` loses one message in one
-    # step.
+    # Locks: none; the iteration lets in one call at a time.
 
     __reduce__ = refuse_copy
 
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        # The messages that were yielded before those in `_made`, without those that `ack` has
-        # acknowledged.
-        self._yielded: list[Message] = []
-        self._prune_at = PRUNE_AT
-        # The messages that were made last, and those of them that were not yielded. The next one
-        # is at the end.
-        self._made: list[Message] = []
-        self._untaken: list[Message] = []
-        # The frames after a message that a plugin refused, if the consumer wants no acks. The next
-        # one is at the end.
-        self._kept: list[Frame] = []
+    def __init__(
+        self,
+        target: PullTarget,
+        request: PullRequest,
+        *,
+        wait: float,
+        name: str = "fetch",
+        source: OrderedSource | None = None,
+    ) -> None:
         # Only its user keeps the iteration alive, so dropping it ends the batch.
         self._iteration: weakref.ref[BatchIteration] | None = None
         # The thread that iterates.
         self._thread = 0
+        # Last: it sends the pull.
+        self._fetch = Fetch(target, request, wait=wait, name=name, source=source)
 
     def __repr__(self) -> str:
         fetch, target = self._fetch, self._fetch.target
@@ -309,7 +434,7 @@ class MessageBatch:
     def __iter__(self) -> Iterator[Message]:
         iteration, me = self._running(), threading.get_ident()
         if iteration is None:
-            iteration = self._begin()
+            iteration = BatchIteration(self, self._fetch)
             self._iteration, self._thread = weakref.ref(iteration), me
         elif self._thread != me or iteration.is_running:
             raise conflict("batch")
@@ -339,14 +464,13 @@ class MessageBatch:
 
         If another call is waiting for a message of this batch, the iteration of that call ends.
         """
-        self._fetch.abandon()
-        iteration = self._running()
-        if iteration is not None and not iteration.close():
-            self._fetch.interrupt()
-            return
-        self._kept = []
-        # A generator that was never started has not run its `finally`.
-        self._fetch.end(self, None)
+        fetch = self._fetch
+        fetch.abandon()
+        if self._is_running:
+            # That call ends the fetch.
+            fetch.core.close()
+        else:
+            fetch.end(self, None)
 
     def ack(self) -> int:
         """
@@ -364,90 +488,26 @@ class MessageBatch:
         fetch, target = self._fetch, self._fetch.target
         if fetch.received and not target.wants_acks:
             raise errors.AcksNotWantedError(target.consumer, stream=target.stream)
-        self._note_yielded()
-        count = acknowledge_all(self._yielded, None, skip_acked=True, ack_all=target.ack_all)
-        self._yielded.clear()
+        yielded = [*fetch.yielded]
+        count = acknowledge_all(yielded, None, skip_acked=True, ack_all=target.ack_all)
+        del fetch.yielded[: len(yielded)]
         return count
 
     def _running(self) -> BatchIteration | None:
         """Return the iteration, if there is one."""
         # Read once, because a thread that iterates may clear it meanwhile.
-        iteration = self._iteration
-        return None if iteration is None else iteration()
+        reference = self._iteration
+        iteration = None if reference is None else reference()
+        if iteration is not None and iteration.is_over and not self._fetch.is_taken:
+            # A plugin has refused a message.
+            return None
+        return iteration
 
-    def _begin(self) -> BatchIteration:
-        """Return a new iteration."""
-        fetch = self._fetch
-        return ListIteration(self._untaken, self._fill(fetch), "batch", fetch.connection)
-
-    def _fill(self, fetch: Fetch) -> Generator[None, None, None]:
-        """Make messages of frames that have arrived, whenever all others were taken."""
-        unused, self._kept = self._kept, []
-        resumable = False
-        target = fetch.target
-        error: BaseException | None = None
-        try:
-            while not fetch.is_stopped():
-                if self._untaken:
-                    # Another call made them after this one had found none.
-                    yield
-                    continue
-                self._note_yielded()
-                if unused and target.shows_messages:
-                    # A plugin sees a message when it is taken, and may refuse it.
-                    try:
-                        made = [target.make(unused[-1])]
-                    except PluginError:
-                        del unused[-1]
-                        raise
-                    self._untaken[:] = self._made = made
-                    del unused[-1]
-                elif unused:
-                    frames = unused[-MADE_AT_ONCE:]
-                    self._untaken[:] = self._made = [*map(target.make, frames)]
-                    del unused[-MADE_AT_ONCE:]
-                else:
-                    unused = [*reversed(fetch.receive(self))]
-                    if not unused:
-                        break
-            if fetch.error is not None:
-                raise_failure(fetch.error)
-        except BaseException as raised:
-            error = None if isinstance(raised, GeneratorExit) else raised
-            if not isinstance(raised, errors.JetSyncError):
-                fetch.mark_left(is_whole=error is None and not (unused or self._untaken))
-            if isinstance(raised, PluginError) and not target.wants_acks:
-                # The server would not redeliver the other messages: keep them for the next
-                # iteration.
-                self._kept, self._iteration, resumable = unused, None, True
-            raise
-        finally:
-            fetch.end(self, error, () if resumable else [*self._take_untaken(), *reversed(unused)])
-
-    def _note_yielded(self) -> None:
-        """Note which of the messages that were made last have been yielded."""
-        left, yielded = len(self._untaken), self._yielded
-        if self._fetch.target.wants_acks:
-            yielded += reversed(self._made[left:])
-        del self._made[left:]
-        if len(yielded) >= self._prune_at:
-            # Forget acknowledged messages, so that a long batch does not keep all of them.
-            yielded[:] = [message for message in yielded if not message.is_acked]
-            self._prune_at = max(PRUNE_AT, 2 * len(yielded))
-
-    def _take_untaken(self) -> list[Frame]:
-        """Take the messages that were not yielded, and return their frames."""
-        self._note_yielded()
-        # Before they are taken: a thread that acknowledges must not count them as yielded.
-        made, self._made = self._made, []
-        left: dict[int, Message] = {}
-        with contextlib.suppress(IndexError):
-            while True:  # One by one, because another thread may take some at the same time.
-                message = self._untaken.pop()
-                left[id(message)] = message
-        if self._fetch.target.wants_acks:
-            self._yielded += [each for each in reversed(made) if id(each) not in left]
-        return [*map(frame_of, left.values())]
+    @property
+    def _is_running(self) -> bool:
+        """Whether a call waits for a message or makes one."""
+        iteration = self._running()
+        return iteration is not None and iteration.is_running
 
 
 class OrderedBatch(MessageBatch):
@@ -466,43 +526,5 @@ class OrderedBatch(MessageBatch):
     @property
     def closed(self) -> bool:
         """Whether the batch has ended."""
-        return self._fetch.is_over
-
-    def _begin(self) -> BatchIteration:
-        return Iteration(self._messages(self._fetch), "batch")
-
-    def _messages(self, fetch: Fetch) -> Generator[Message, None, None]:
-        """Yield one message after the other. The position includes each that was handed out."""
-        source, me = fetch.source, threading.get_ident()
-        assert source is not None
-        cursor = source.cursor
-        error: BaseException | None = None
-        try:
-            while not fetch.is_stopped():
-                frames = fetch.receive(self)
-                if not frames:
-                    break
-                for left, frame in zip(range(len(frames))[::-1], frames, strict=True):
-                    source.taking = me, cursor.position
-                    cursor.hand_out(frame[1])
-                    source.fresh = not left and fetch.is_fresh
-                    try:
-                        message = fetch.target.make(frame)
-                    except PluginError:
-                        # The next use of the consumer gets it again.
-                        source.take_back()
-                        raise
-                    # As in `OrderedConsumption.__next__`.
-                    source.taking = None
-                    yield message
-                    if fetch.is_stopped():
-                        break
-            if fetch.error is not None:
-                raise_failure(fetch.error)
-        except BaseException as raised:
-            error = None if isinstance(raised, GeneratorExit) else raised
-            if not isinstance(raised, errors.JetSyncError):
-                fetch.mark_left(is_whole=error is None and source.fresh)
-            raise
-        finally:
-            fetch.end(self, error)
+        fetch = self._fetch
+        return fetch.is_over or (fetch.closing and not self._is_running)

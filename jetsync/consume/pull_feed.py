@@ -60,7 +60,6 @@ class PullFeed(Feed[Pulling]):
         )
         box = SiftedMailbox(self.pulls.prefix + b"*", self.pulls.sift, context.lane)
         super().__init__(context.lane, box)
-        context.connection.pull_boxes.add(box)
         # The SUB line is sent with the first pull.
         self._listener = Listener(self.lane, box)
         # Whether no message may arrive after the end.

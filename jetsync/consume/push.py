@@ -140,7 +140,6 @@ class PushFeed(Feed[PushEngine]):
         super().__init__(lane, self._box)
         self.begin(target, engine)
         self._options = options
-        connection.pull_boxes.add(self._box)
         group = options.deliver_group
         self._listener = Listener(lane, self.box, b"" if group is None else group.encode())
         sid, unsubscribe = self._listener.sid, lane.subscriptions.unsubscribe

@@ -630,10 +630,17 @@ def raising(error):
     return call
 
 
-def parts(frames=(FRAME, FRAME), low=-1, make=None):
-    """Return what a consumption takes its messages from."""
-    buffer = deque(frames)
-    return [buffer, buffer.popleft, [low], make or COMPILED["plain_maker"](Message, None)]
+def parts(frames=(FRAME, FRAME), low=-1, make=None, record=None):
+    """Return what a consumption or a batch takes its messages from."""
+    buffer, make = deque(frames), make or COMPILED["plain_maker"](Message, None)
+    return [buffer, buffer.popleft, [low], make, record]
+
+
+class Records(list):
+    """A list with a method of its own."""
+
+    def append(self, _):
+        raise RefusedError
 
 
 class Reply(bytes):
@@ -750,6 +757,22 @@ class TestTaking:
         assert next(Taker(*quick)) == "Python took one"
         assert list(quick[0]) == [FRAME[:3]]
 
+    def test_each_message_is_recorded(self):
+        """The list gets each message that is returned, and no other."""
+        record = []
+        taker = Taker(*parts(low=0, record=record))
+        taken = next(taker)
+        assert record == [taken]
+        assert next(taker) == "Python took one"
+        assert record == [taken]
+
+    @pytest.mark.parametrize("record", [(), deque(), 5, Records()])
+    def test_a_record_that_is_no_list(self, record):
+        """Anything but a list or None is left to Python, and nothing is taken."""
+        quick = parts(record=record)
+        assert next(Taker(*quick)) == "Python took one"
+        assert len(quick[0]) == 2
+
     def test_an_error_while_taking(self):
         """Other errors than IndexError are raised."""
         quick = parts()
@@ -758,10 +781,10 @@ class TestTaking:
             next(Taker(*quick))
 
     @pytest.mark.parametrize(
-        "quick", [None, (), (1, 2, 3), [1, 2, 3, 4], (deque([FRAME]), None, [-1])]
+        "quick", [None, (), (1, 2, 3, 4), [1, 2, 3, 4, 5], (deque([FRAME]), None, [-1], None)]
     )
-    def test_without_the_four_parts_python_takes(self, quick):
-        """Anything but four parts is left to Python, and so is a field without a value."""
+    def test_without_the_five_parts_python_takes(self, quick):
+        """Anything but five parts is left to Python, and so is a field without a value."""
         taker = Taker()
         taker._quick = quick
         assert next(taker) == "Python took one"
@@ -845,7 +868,7 @@ class TestTaking:
             gc.collect()
             return FRAME
 
-        taker._quick = (quick[0], take, quick[2], quick[3])
+        taker._quick = (quick[0], take, *quick[2:])
         assert isinstance(next(taker), Message)
 
 

@@ -47,7 +47,7 @@ class StubLane:
 @pytest.fixture
 def context():
     """A context with an inbox and a lane that are stubs."""
-    connection = types.SimpleNamespace(new_inbox=lambda: "_INBOX.a", pull_boxes=set())
+    connection = types.SimpleNamespace(new_inbox=lambda: "_INBOX.a")
     plugins = types.SimpleNamespace(enter_fetch=None)
     return types.SimpleNamespace(connection=connection, lane=StubLane(), plugins=plugins)
 

@@ -29,6 +29,7 @@ from jetsync._proto import frames, pipeline
 from jetsync._proto.frames import SERVER_BUFFER, Splitter
 from jetsync._proto.pipeline import Pipeline
 from jetsync.consume.consumption import Consumption, TakingStorage
+from jetsync.consume.fetch import BatchIteration
 from jetsync.values import arrow
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import SharedHeaders
@@ -599,12 +600,61 @@ def consumption_on(base: type) -> type:
 
         def __init__(self, core: Core) -> None:
             self._core = core
-            self._quick = core.buffer, core.take_first, core.low, core.make
+            self._quick = core.buffer, core.take_first, core.low, core.make, None
 
     return Taker
 
 
 TAKERS: Final = [consumption_on(TWINS["TakingStorage"]), consumption_on(TakingStorage)]
+"""In Python, and compiled."""
+
+
+class Fetched:
+    """Stands for the fetch of a batch, on the core of a consumption."""
+
+    source = error = None
+
+    def __init__(self, core: Core, *, wants_acks: bool) -> None:
+        self.core = core
+        core.engine = core
+        self.target = SimpleNamespace(wants_acks=wants_acks)
+        self.yielded: list[Any] = []
+
+    def wait(self, _: object) -> bool:
+        return self.core.wait_for_frame(None)
+
+    def prune(self) -> None:
+        # Without a change of the mark, the compiled variant has more of them.
+        pass
+
+    def leave(self, _: object) -> None:
+        pass
+
+    def end(self, _: object, error: BaseException | None) -> None:
+        self.core.log.append(("end", type(error)))
+
+
+def batch_on(base: type) -> type:
+    """Return a class like `BatchIteration` with one of the two base classes."""
+
+    class Taker(base):  # type: ignore[misc, valid-type]
+        is_over = False
+        _take_next = BatchIteration._take_next
+        _make, _end = BatchIteration._make, BatchIteration._end
+        if not hasattr(base, "__next__"):
+            __next__ = BatchIteration._take_next
+
+        def __init__(self, fetch: Fetched) -> None:
+            core, self._fetch, self._batch = fetch.core, fetch, None
+            self._free = [None]
+            self._entry = one_by_one(list.pop, self._free)
+            record = fetch.yielded if fetch.target.wants_acks else None
+            self._quick = core.buffer, core.take_first, core.low, core.make, record
+
+    return Taker
+
+
+BATCHES: Final = [batch_on(TWINS["TakingStorage"]), batch_on(TakingStorage)]
 """In Python, and compiled."""
 
 
@@ -653,6 +703,43 @@ class Take:
             else:
                 core.fork()
             found.append((list(core.buffer), list(core.low)))
+        return found, core.log, list(core.plan)
+
+
+class TakeFetched:
+    """The iteration of a batch, and what it records."""
+
+    def draw(self, rng: random.Random) -> Any:
+        plan, maker, fails_at, steps = Take().draw(rng)
+        return plan, maker, fails_at, steps, rng.random() < 0.7
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        plan, maker, fails_at, steps, wants_acks = drawn
+        plain, number = functions["plain_maker"](Message, "acker"), count()
+
+        def make(frame: Any) -> Any:
+            if next(number) == fails_at:
+                raise RefusedError("no message")
+            return plain(frame)
+
+        fetch = Fetched(Core(plan, plain if maker == "plain" else make), wants_acks=wants_acks)
+        core = fetch.core
+        taker = BATCHES[not is_python(functions)](fetch)
+        found: list[Any] = []
+        for step, mark in steps:
+            if step == "next":
+                taken = outcome(next, taker)
+                if isinstance(taken, Message):
+                    assert not wants_acks or fetch.yielded[-1] is taken
+                    taken = frame_of(taken), taken._acker
+                found.append(taken)
+            elif step == "mark":
+                core.low[0] = mark
+            elif step == "clear":
+                core.buffer.clear()
+            else:
+                core.fork()
+            found.append((list(core.buffer), list(core.low), len(fetch.yielded), taker.is_over))
         return found, core.log, list(core.plan)
 
 
@@ -942,6 +1029,7 @@ CASES: Final[list[tuple[str, Case, int]]] = [
     ("maker", Maker(), 3),
     ("acker", Acker(), 2),
     ("take", Take(), 5),
+    ("take_fetched", TakeFetched(), 5),
     ("encode", Encode(), 17),
     ("staged", Staged(), 5),
     ("acks", Acks(), 7),

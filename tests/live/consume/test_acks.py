@@ -428,13 +428,15 @@ class TestEffect:
         next(messages := iter(batch))
         acked = []
 
-        class Watched(list):
-            def pop(self):
-                item = super().pop()
-                acked.append(batch.ack())
-                return item
+        target = batch._fetch.target
+        give_back = target.give_back
 
-        batch._untaken = Watched(batch._untaken)
+        def watched(frames):
+            acked.append(batch.ack())
+            give_back(frames)
+            acked.append(batch.ack())
+
+        monkeypatch.setattr(target, "give_back", watched)
         batch.close()
         del messages
         assert sum(acked) == 1

@@ -15,17 +15,15 @@ import attrs
 import pytest
 
 import jetsync
-from helpers.connections import connection_of
 from helpers.consuming import RefusesOnce
 from helpers.domains import domain_link
 from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
-from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume import ordered_source
 from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.feed import Feed
-from jetsync.consume.fetch import Fetch
+from jetsync.consume.fetch import BatchIteration, Fetch
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
 
@@ -801,7 +799,7 @@ class TestThreads:
         eventually(lambda: len(batch._fetch.core.feed.box.frames) == 5)
         messages = iter(batch)
         assert next(messages).data == b"0"
-        connection_of(client).stopped = True
+        client._stop_now()
         assert fetched(messages) == []
 
     def test_two_iterations_of_a_batch(self, js, stream, ordered):
@@ -1025,7 +1023,7 @@ class TestFetch:
             for message in batch:
                 got.append(int(message.data))
                 if leave == "Ctrl-C":
-                    Interrupt(monkeypatch, OrderedCursor, "hand_out")
+                    Interrupt(monkeypatch, BatchIteration, "_make")
                 elif len(got) == 3:
                     if leave == "close":
                         batch.close()
