@@ -175,7 +175,8 @@ class Client:
         Pending publishes and acks are still sent, and other threads can acknowledge messages until
         the connection is closed. If there is a connection, open publishers wait for their acks and
         open fast publishers commit, within the timeout. Open atomic batches are discarded.
-        Consumptions are closed, and the server redelivers their buffered messages immediately.
+        Consumptions and fetches are closed, and the server redelivers their buffered messages
+        immediately.
 
         A signal handler may call this. If the handler interrupted a call of jetsync, this call
         returns immediately, and another thread closes the client. If Ctrl-C interrupts this call,

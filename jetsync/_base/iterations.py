@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync._base.turn import is_inside
 from jetsync.errors import (
@@ -166,19 +166,6 @@ class Iteration(Iterator[T]):
         return not self._free
 
 
-class Stoppable(Protocol):
-    """A source of messages that may be stopped before all of them were taken."""
-
-    stopped: bool
-
-
-class _Unstoppable:
-    stopped = False
-
-
-_NEVER: Final = _Unstoppable()
-
-
 class ListIteration(Iterator[T]):
     """
     The items of a list that a generator fills again and again, much faster than one item at a time.
@@ -190,24 +177,15 @@ class ListIteration(Iterator[T]):
 
     Args:
         rest: The items that were not taken, the next one last.
-        filling: Fills the empty list before each ``yield``, and empties it at its end. Once
-            *source* is stopped, it ends.
+        filling: Fills the empty list before each ``yield``, and empties it at its end.
         what: The kind of object that is iterated over, for the error.
-        source: Once it is stopped, no more items are taken.
     """
 
-    __slots__ = ("__weakref__", "_filling", "_oldest", "_source")
+    __slots__ = ("__weakref__", "_filling", "_oldest")
 
-    def __init__(
-        self,
-        rest: list[T],
-        filling: Generator[None, None, None],
-        what: str,
-        source: Stoppable = _NEVER,
-    ) -> None:
+    def __init__(self, rest: list[T], filling: Generator[None, None, None], what: str) -> None:
         self._oldest = one_by_one(list.pop, rest)
         self._filling = Iteration(filling, what)
-        self._source = source
 
     @classmethod
     def of_runs(cls, runs: Generator[Sequence[T], None, None], what: str) -> Self:
@@ -224,9 +202,8 @@ class ListIteration(Iterator[T]):
         """
         while True:
             try:
-                if not self._source.stopped:
-                    for item in self._oldest:
-                        return item
+                for item in self._oldest:
+                    return item
             except IndexError:
                 pass
             next(self._filling)

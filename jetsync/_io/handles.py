@@ -50,7 +50,8 @@ class OpenHandles:
     """
 
     def __init__(self) -> None:
-        # Consumptions and fetches to which the application holds a reference. A client drains them.
+        # The cores of consumptions and fetches to which the application holds a reference. A client
+        # that closes ends them. Only for consumptions, it waits until their messages are taken.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers and atomic batches.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()

@@ -96,7 +96,6 @@ class Fetch:
         # Whether an iteration has ended.
         self.is_over: bool = False
         self._entered: Entered | None = None
-        self._until = Deadline.after(wait)
         # Last: it sends the pull.
         self._begin(target, request, wait)
 
@@ -213,6 +212,10 @@ class Fetch:
 
     def _reason(self, error: BaseException | None) -> ResetReason | None:
         return reset_reason(error, self._engine.losses)
+
+    @property
+    def _until(self) -> Deadline:
+        return Deadline(self._engine.send_until, self._engine.wait)
 
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for; None if nothing is left, or no time."""

@@ -211,6 +211,45 @@ class TestFetch:
         with pytest.raises(jetsync.ConnectionClosedError):
             other.fetch(1)
 
+    @pytest.mark.parametrize("taken", [0, 2])
+    def test_a_client_that_is_closed_gives_the_rest_back(self, nats_server, js, stream, taken):
+        """
+        If a client is closed, the server redelivers the messages of its open batches at once.
+        """
+        worker = stream.create_consumer("slow", ack_wait=300)
+        fill(js, stream, 5)
+        with jetsync.connect(nats_server.url) as client:
+            batch = client.jetstream().consumer(stream.name, "slow").fetch(5, expires=20)
+            messages = iter(batch)
+            for _ in range(taken):
+                next(messages).ack()
+            eventually(lambda: worker.info().num_ack_pending == 5 - taken)
+            client.close()
+            with pytest.raises(jetsync.ConnectionClosedError):
+                next(messages)
+        rest = numbers(worker.fetch(5 - taken, expires=20))
+        assert sorted(rest) == [*range(taken, 5)]
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_forked_child_yields_no_message_of_its_parent(self, js, stream, worker):
+        """
+        In a forked child, a batch of the parent raises ForkedProcessError, also if it has messages.
+        """
+        fill(js, stream, 3)
+        messages = iter(worker.fetch(3, expires=20))
+        assert next(messages).data == b"0"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                next(messages)
+            except jetsync.ForkedProcessError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert numbers(messages) == [1, 2]
+
 
 class TestNext:
     def test_none_when_nothing_came(self, worker):
