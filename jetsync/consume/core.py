@@ -429,5 +429,4 @@ class ConsumptionCore:
         self.feed.end(closing=self.closing)
         self.is_open = False
         # After this, because an interrupt before would end a feed that another fetch may have.
-        if isinstance(self.feed, PullFeed):
-            self.feed.return_to_pool()
+        self.feed.return_to_pool()

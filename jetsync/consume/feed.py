@@ -170,6 +170,9 @@ class Feed(ABC, Generic[E]):
         Unless it is closing, the messages that have arrived can still be taken.
         """
 
+    def return_to_pool(self) -> None:
+        """Let another read have this feed after its end, if it can serve one."""
+
     @abstractmethod
     def receive(self, now: float) -> None:
         """Pass the frames in the mailbox to the engine, and report what is wrong."""
