@@ -36,18 +36,12 @@ POLL: Final = 0.1
 SIGNAL_CHECK: Final = 0.5
 
 
-def owner_check(lock: Any) -> Callable[[], bool]:
-    """Return a function that tells whether the calling thread holds *lock*, an ``RLock``."""
-    # Not public, but `threading.Condition` relies on it in every version of Python.
-    is_owned: Callable[[], bool] = lock._is_owned  # noqa: SLF001
-    return is_owned
-
-
 def refuse_reentry(lock: Any) -> None:
     """
     Raise CallInSignalHandlerError if the calling thread holds *lock*, an ``RLock``.
     """
-    if lock._is_owned():  # noqa: SLF001 - as in owner_check
+    # Not public, but `threading.Condition` relies on it in every version of Python.
+    if lock._is_owned():  # noqa: SLF001
         raise CallInSignalHandlerError
 
 
@@ -127,18 +121,20 @@ def holds_short_lock() -> bool:
     """Return whether the calling thread holds a short lock."""
     for reference in list(_short_locks):
         lock = reference()
-        if lock is not None and lock._is_owned():  # noqa: SLF001 - as in owner_check
+        if lock is not None and lock._is_owned():  # noqa: SLF001 - as in refuse_reentry
             return True
     return False
 
 
 def use_if_free(lock: Any, work: Callable[..., T], *arguments: Any) -> T | None:
     """
-    Call *work* with *lock*, an ``RLock``, and return its result; None if another thread has it.
+    Call *work* with *lock*, an ``RLock``, and return its result; None if any thread has it.
 
-    The calling thread must not have it already. Ctrl-C leaves the lock free at any step. On Python
-    3.10, *work* must raise nothing else.
+    That may be the calling thread, if this is a signal handler or a finalizer. Ctrl-C leaves the
+    lock free at any step. On Python 3.10, *work* must raise nothing else.
     """
+    if lock._is_owned():  # noqa: SLF001 - as in refuse_reentry
+        return None
     try:
         if lock.acquire(False):
             return work(*arguments)

@@ -167,9 +167,7 @@ class Turn:
             raise _TakenError
         if deadline.expired():
             raise WaitTimeoutError(self.what, deadline.total)
-        if holds_short_lock():
-            # The thread that has this turn may wait for the one that was interrupted.
-            raise CallInSignalHandlerError
+        refuse_inside()
         # The wait is inside a call, too.
         waiting(self._wait_for_owner, deadline)
 

@@ -38,7 +38,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
-from jetsync._base.turn import refuse_request, waiting
+from jetsync._base.turn import waiting
 from jetsync._io import forks
 from jetsync._io.resolve import look_up
 from jetsync._io.wakeups import Signal
@@ -132,11 +132,9 @@ class Bridge:
         """
         if self.forked:
             raise errors.ForkedProcessError
-        refuse_request()
         call = _Call(function, args)
         try:
-            self._begin_soon(call)
-            waiting(call.signal.wait, deadline.remaining())
+            waiting(self._run_call, call, deadline)
             if not call.is_over:
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         finally:
@@ -169,6 +167,11 @@ class Bridge:
         if timeout and thread is not threading.current_thread() and thread.is_alive():
             with keep_interrupts():
                 thread.join(timeout)
+
+    def _run_call(self, call: _Call, deadline: Deadline) -> None:
+        """Begin *call*, and wait until it has ended."""
+        self._begin_soon(call)
+        call.signal.wait(deadline.remaining())
 
     def _begin_soon(self, call: _Call) -> None:
         self._calls.add(call)

@@ -19,7 +19,7 @@ from jetsync import errors
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
-from jetsync._base.turn import Turn, outside, refuse_inside, refuse_request
+from jetsync._base.turn import Turn, outside, refuse_inside
 from jetsync._io.handles import list_of
 from jetsync._io.outbox import LaneState
 from jetsync._io.requests import Request
@@ -346,8 +346,6 @@ class Connection:
             if any_epoch and size > session.server.max_payload:
                 self.check_size(size)
             lane = session.lane
-            # Before the write: the request must not be sent if its answer cannot be read.
-            refuse_request()
             request = Request(session, subject, in_batch)
             try:
                 if header:

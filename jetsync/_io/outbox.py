@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import flag_lock, owner_check, short_lock, use_if_free
+from jetsync._base.locks import flag_lock, short_lock, use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
 from jetsync._io.wakeups import Notifier
@@ -150,7 +150,7 @@ class Outbox:
         self.write_lock: threading.RLock = short_lock()
         # Whether the calling thread holds it. True in a signal handler or a finalizer that
         # interrupted a write of its own thread.
-        self.writes_here: Callable[[], bool] = owner_check(self.write_lock)
+        self.writes_here: Callable[[], bool] = self.write_lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as in `refuse_reentry`
         # Whether a thread is in the system call that sends. This flag is a lock, because Ctrl-C
         # cannot leave a lock held.
         self._sending = flag_lock()
@@ -244,8 +244,6 @@ class Outbox:
         gone = self._why_gone(epoch, while_closing=True)
         if gone is not None:
             raise_failure(gone)
-        if self.writes_here():
-            return False
         return bool(use_if_free(self.write_lock, self._send_if_room, block, epoch))
 
     def _send_if_room(self, block: bytes, epoch: int) -> bool:
@@ -352,7 +350,7 @@ class Outbox:
             return
         if self.state in _CAN_SEND and self.size < OUT_LIMIT:
             if len(acks) >= ACK_LIMIT:
-                self.flush_posted()
+                use_if_free(self.write_lock, self._flush)
             self.tick_later()
             return
         with contextlib.suppress(ValueError):  # Another thread has just sent it.
@@ -367,14 +365,13 @@ class Outbox:
         connection is stored for the next one for that many seconds, up to :data:`OUT_LIMIT` bytes
         in all.
         """
-        # Signal handlers and the garbage collector, which ends unused fetches and consumers, may
-        # run in a thread that holds the write lock.
-        here = self.writes_here()
-        if not here and use_if_free(self.write_lock, self._post_or_keep, block, epoch, keep):
+        if use_if_free(self.write_lock, self._post_or_keep, block, epoch, keep):
             return
         later: tuple[Any, ...] = self._post_later, block, epoch, keep
         current = self.epoch
-        if not here and self.state is _OPEN and epoch in {None, current}:
+        # Signal handlers and the garbage collector, which ends unused fetches and consumers, may
+        # run in a thread that holds the write lock.
+        if not self.writes_here() and self.state is _OPEN and epoch in {None, current}:
             # Delegated to the thread that sends next, so that a later block of this thread comes
             # after it. If this is an UNSUB, the server must not deliver a later request to the
             # subscription that has ended.
@@ -405,17 +402,14 @@ class Outbox:
             self._send(block)
 
     def flush_posted(self) -> None:
-        """
-        Send acks and posted blocks; any thread.
-
-        If this is a signal handler that interrupted a write, the loop sends them afterwards.
-        """
-        if self.writes_here():
-            self._loop.call_soon_threadsafe(self.flush_posted)
-            return
+        """Send acks and posted blocks; any thread."""
         with self.write_lock:
-            self._post_scheduled = False
-            self._send(b"")
+            self._flush()
+
+    def _flush(self) -> None:
+        """Do the work of :meth:`flush_posted`; the write lock is held."""
+        self._post_scheduled = False
+        self._send(b"")
 
     def tick_later(self) -> None:
         """Have the loop tick after :data:`TICK` seconds, unless a tick is due; any thread."""

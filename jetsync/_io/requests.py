@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jetsync import errors
 from jetsync._base.failures import raise_failure
+from jetsync._base.turn import refuse_request
 from jetsync._io.replies import Waiter
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -34,11 +35,15 @@ class Request(Waiter):
         session: The session that carries it.
         subject: The subject of the request.
         in_batch: Whether it is a message of a batch.
+
+    Raises:
+        CallInSignalHandlerError: This is a signal handler that cannot wait for the answer.
     """
 
     __slots__ = ("_session", "address", "payload")
 
     def __init__(self, session: Session, subject: bytes, in_batch: bool = False) -> None:  # noqa: FBT001, FBT002 - as for Waiter
+        refuse_request()
         super().__init__(subject, in_batch)
         self._session = session
         #: The reply subject.

@@ -11,7 +11,7 @@ from jetsync import errors
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import conflict, one_by_one
 from jetsync._base.locks import Latch
-from jetsync._base.turn import Turn, refuse_inside, waiting
+from jetsync._base.turn import Turn, is_inside, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,8 +125,7 @@ class Reading:
         if latch.is_set():
             return True
         self.check()
-        refuse_inside()
-        if self.is_taking_here():
+        if is_inside() or self.is_taking_here():
             raise self.conflict()
         return waiting(latch.wait, seconds)
 

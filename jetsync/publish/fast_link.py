@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
 from jetsync._base.failures import raise_failure
-from jetsync._base.turn import Turn, refuse_request
+from jetsync._base.turn import Turn
 from jetsync._io.mailbox import Listener, Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
@@ -213,8 +213,6 @@ class FastLink:
             op = OP_END if item is None else OP_COMMIT
             block = self._listener.line + self._frame(op, ledger.sent + 1, item)
             subject = None if item is None else subject_of(item)
-            # Raises before anything is sent in a signal handler that cannot wait for the answer.
-            refuse_request()
             engine.commit(time.monotonic(), subject)
             if self._write(block, 1, deadline):
                 break
@@ -325,8 +323,6 @@ class FastLink:
         while True:
             self._open(subject, deadline)
             block = self._listener.line + self._frame(OP_START, 1, item)
-            # Raises before anything is sent in a signal handler that cannot wait for the answer.
-            refuse_request()
             encoder = self.stream.encoder
             self._batches[self.key] = partial(_uses, encoder.targets, encoder.forgotten)
             engine.start(time.monotonic(), subject)

@@ -463,7 +463,6 @@ class Publisher:
         self._lane.check()
         flight = self._flight
         deadline = Deadline.after(0.0 if self._is_worker() else timeout)
-        refuse_inside()
 
         def begin() -> list[Any]:
             self._flush()
