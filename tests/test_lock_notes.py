@@ -28,7 +28,7 @@ VALUES = {"Protocol", "Exception", "enum.Enum", "threading.local"}
 SINGLE_USE = {"Attempt", "_Refused"}
 """Values that are not frozen."""
 
-FLAGS = {"Outbox": {"_sending"}, "Signal": {"_lock"}}
+FLAGS = {"Signal": {"_lock"}}
 """Locks that protect nothing: threads set them and look at them."""
 
 HELD = "lock is held"

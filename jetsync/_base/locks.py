@@ -85,9 +85,9 @@ if sys.version_info >= (3, 14) and sys.version_info < (3, 15, 2):
                     self.release()
                 raise
 
-    _new_lock = _new_rlock = _Lock
+    _new_rlock = _Lock
 else:
-    _new_lock, _new_rlock = threading.Lock, threading.RLock
+    _new_rlock = threading.RLock
 
 
 def interrupt_safe_lock() -> threading.RLock:
@@ -101,13 +101,6 @@ def interrupt_safe_lock() -> threading.RLock:
     A signal handler may take the lock again while its own thread holds it.
     """
     return _new_rlock()
-
-
-def flag_lock() -> threading.Lock:
-    """
-    Return a lock that is taken by ``with``, and whose ``locked()`` any thread may call.
-    """
-    return _new_lock()
 
 
 def short_lock() -> threading.RLock:

@@ -24,6 +24,7 @@ import atexit
 import contextlib
 import importlib.util
 import itertools
+import os
 import threading
 import types
 import weakref
@@ -39,7 +40,6 @@ from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._base.turn import waiting
-from jetsync._io import forks
 from jetsync._io.resolve import look_up
 from jetsync._io.wakeups import Signal
 
@@ -117,7 +117,6 @@ class Bridge:
             raise errors.WaitTimeoutError("the background thread's start", deadline.total)
         if self._failure is not None:
             raise self._failure
-        forks.watch(self)
         _live.add(self)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
@@ -158,7 +157,6 @@ class Bridge:
         Can be called repeatedly.
         """
         _live.discard(self)
-        forks.forget(self)
         if self.forked:
             return
         self._stopping = True
@@ -265,7 +263,7 @@ class Bridge:
         if tasks:
             await asyncio.wait(tasks)
 
-    # The end of the interpreter, and a fork (see `forks`).
+    # The end of the interpreter, and a fork.
 
     def close_at_exit(self, deadline: Deadline) -> None:
         """Let the owner send what is outstanding and end the thread."""
@@ -274,7 +272,7 @@ class Bridge:
         self._thread.join(deadline.remaining())
 
     def after_fork(self) -> None:
-        """Mark this as the copy in a forked child, where the thread does not exist."""
+        """Mark this as the copy in a forked child, without its thread. Takes no lock."""
         self.forked = True
         self._at_fork()
 
@@ -344,9 +342,19 @@ def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
 def _close_at_exit() -> None:
     deadline = Deadline.after(EXIT_BUDGET)
     for bridge in list(_live):
-        if not bridge.forked:
-            with contextlib.suppress(Exception):
-                bridge.close_at_exit(deadline)
+        with contextlib.suppress(Exception):
+            bridge.close_at_exit(deadline)
+
+
+def _mark_forked() -> None:
+    for bridge in list(_live):
+        bridge.after_fork()
+    _live.clear()
 
 
 atexit.register(_close_at_exit)
+
+# Before any other code runs in the child. Its next call raises ForkedProcessError, or opens a
+# connection of its own, see `Connection.check`.
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_mark_forked)

@@ -287,25 +287,22 @@ class Lane:
 
         They use mailboxes and writes that are marked with ``while_closing``.
         """
-        if not self.outbox.begin_close(reason):
-            return
-        for receiver in (
-            *self.subscriptions.receivers(),
-            *filter(None, list_of(self.outbox.pings)),
-        ):
-            if not (isinstance(receiver, Mailbox) and receiver.while_closing):
-                receiver.fail(reason)
-        self.reader.wake_reader()
+        if self.outbox.begin_close(reason):
+            self._fail(reason, while_closing=False)
 
     def close(self, reason: Exception) -> None:
         """End every wait and every write, now and later, with *reason*."""
-        if not self.outbox.close(reason):
-            return
+        if self.outbox.close(reason):
+            self._fail(reason, while_closing=True)
+
+    def _fail(self, reason: Exception, *, while_closing: bool) -> None:
+        """End all waits; those of publishers that finish only with *while_closing*."""
         for receiver in (
             *self.subscriptions.receivers(),
             *filter(None, list_of(self.outbox.pings)),
         ):
-            receiver.fail(reason)
+            if while_closing or not (isinstance(receiver, Mailbox) and receiver.while_closing):
+                receiver.fail(reason)
         self.reader.wake_reader()
 
     def note_oversized(self) -> None:

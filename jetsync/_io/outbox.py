@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import flag_lock, short_lock, use_if_free
+from jetsync._base.locks import short_lock, use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
 from jetsync._io.wakeups import Notifier
@@ -98,8 +98,8 @@ class Outbox:
     The blocks that wait to be sent.
 
     Threads: any thread; ``control`` and the life of a connection, only the loop thread.
-    Locks: the write lock, ``write_lock``, protects all fields, except for ``acks``, ``_delegated``
-    and ``_dropped``, to which threads append without it, and ``tick_due``.
+    Locks: the write lock, ``write_lock``, protects all fields, except for ``acks`` and
+    ``_delegated``, to which threads append without it, and ``tick_due``.
 
     Args:
         loop: The event loop of the connection.
@@ -110,9 +110,8 @@ class Outbox:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
-        # The epochs of connections that were dropped, until their loss is announced. No call
-        # writes to them. A set, because threads add to it without the write lock.
-        self._dropped: set[int] = set()
+        # Whether this connection was opened, so that its loss has to be announced.
+        self._has_opened = False
         # Why the lane is closed, or closes.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
@@ -151,9 +150,8 @@ class Outbox:
         # Whether the calling thread holds it. True in a signal handler or a finalizer that
         # interrupted a write of its own thread.
         self.writes_here: Callable[[], bool] = self.write_lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as in `refuse_reentry`
-        # Whether a thread is in the system call that sends. This flag is a lock, because Ctrl-C
-        # cannot leave a lock held.
-        self._sending = flag_lock()
+        # Whether a thread is in the system call that sends.
+        self._sending = False
 
     @property
     def can_send(self) -> bool:
@@ -198,7 +196,7 @@ class Outbox:
         while True:
             if self.writes_here():
                 raise errors.CallInSignalHandlerError
-            if may_delegate and self._sending.locked():
+            if may_delegate and self._sending:
                 accepted = self._delegate(block, epoch)
                 if accepted:
                     return accepted
@@ -207,7 +205,6 @@ class Outbox:
                     (self.state is _OPEN or (while_closing and self.state is _CLOSING))
                     and self.size < OUT_LIMIT
                     and (epoch is None or epoch == self.epoch)
-                    and self.epoch not in self._dropped
                 ):
                     self._send(block, request, pong)
                     return self.epoch
@@ -219,7 +216,7 @@ class Outbox:
                 raise_failure(gone)
             if not waiting(changed.wait, deadline.remaining()) and deadline.expired():
                 self._changed.forget(changed)
-                if self.state is LaneState.DOWN or self.epoch in self._dropped:
+                if self.state is LaneState.DOWN:
                     raise errors.DisconnectedError(
                         timeout=deadline.total, last_attempt=self.why_down
                     )
@@ -263,13 +260,11 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
-        if current in self._dropped:
-            return 0
         entry = (current, block)
         self._delegated.append(entry)
         # The other thread clears the flag before it looks for blocks. If the flag is still set
         # now, it will find this block. If not, it may have looked before, so take the block back.
-        if not self._sending.locked():
+        if not self._sending:
             with contextlib.suppress(ValueError):  # It has taken the block.
                 self._delegated.remove(entry)
                 return 0
@@ -291,8 +286,7 @@ class Outbox:
         """
         if self.reason is not None and (self.state is LaneState.CLOSED or not while_closing):
             return self.reason
-        is_gone = self.state is LaneState.DOWN or self.epoch in self._dropped
-        if epoch is not None and (is_gone or epoch != self.epoch):
+        if epoch is not None and (self.state is LaneState.DOWN or epoch != self.epoch):
             return errors.ConnectionLostError(sent=False)
         return None
 
@@ -319,7 +313,6 @@ class Outbox:
                 self.state is LaneState.OPEN
                 and self.size < OUT_LIMIT
                 and (epoch is None or epoch == self.epoch)
-                and self.epoch not in self._dropped
             ):
                 self._post(block)
                 return self.epoch
@@ -468,15 +461,17 @@ class Outbox:
                         block = frames.ack_block(take_all(acks), ACK) + block
                 sent = 0
                 self.last_request = request
-                with self._sending:
-                    # TLS accepts one record of 16 KiB at a time.
-                    while not self._out and sent < len(block):
-                        try:
-                            count = sock.send(memoryview(block)[sent:] if sent else block)
-                        except WOULD_BLOCK:
-                            break
-                        self.bytes_out += count
-                        sent += count
+                self._sending = True
+                # TLS accepts one record of 16 KiB at a time.
+                while not self._out and sent < len(block):
+                    try:
+                        count = sock.send(memoryview(block)[sent:] if sent else block)
+                    except WOULD_BLOCK:
+                        break
+                    self.bytes_out += count
+                    sent += count
+                # Before the look for delegated blocks, see `_delegate`.
+                self._sending = False
                 if sent < len(block):
                     self._queue(memoryview(block)[sent:], sock)
                 if not self._delegated:
@@ -492,6 +487,8 @@ class Outbox:
             # threads may wait for their answers. PONGs would go to the wrong waiters.
             break_connection(sock)
             raise
+        finally:
+            self._sending = False
 
     def _take_posted(self) -> bytes:
         """Take the acks and the posted blocks; the write lock is held."""
@@ -556,24 +553,15 @@ class Outbox:
 
     def drop_connection(self, epoch: int) -> None:
         """
-        Drop the connection *epoch*; any thread. Does nothing if it is gone.
+        Send what is collected, and drop the connection *epoch*; any thread.
 
-        From now on, writes wait for the next connection. The loop ends this one.
+        Does nothing if it is gone. From now on, writes wait for the next connection.
         """
-        with contextlib.suppress(RuntimeError):  # The loop is closed.
-            # First, so that after Ctrl-C no write waits for a connection that the loop never ends.
-            self._loop.call_soon_threadsafe(self._end, epoch, context=Context())
-            # Without the write lock, which other threads may hold for a while to send their blocks.
-            self._dropped.add(epoch)
-
-    def _end(self, epoch: int) -> None:
-        """Send what is collected, and end the connection *epoch*; loop thread."""
         with self.write_lock:
             if self.state in _CAN_SEND and epoch == self.epoch and self.sock is not None:
                 self._send(b"")
+                # First, so that after Ctrl-C no write waits for a connection that never ends.
                 break_connection(self.sock)
-                # `drop_connection` may not have added it yet.
-                self._dropped.add(epoch)
                 self.state = LaneState.DOWN
 
     # The life of a connection; loop thread.
@@ -594,6 +582,7 @@ class Outbox:
             self._kept.clear()
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
+            self._has_opened = True
             self.state = LaneState.OPEN if self.reason is None else LaneState.CLOSING
             # Acks that were not sent on the last connection.
             self._send(b"")
@@ -613,7 +602,7 @@ class Outbox:
             self._delegated.clear()
             self.posted.clear()
             self.size = self._posted_size = 0
-            is_lost = self.state in _CAN_SEND or self.epoch in self._dropped
+            is_lost = self._has_opened
             self.freeze()
             # A write that waits for this very connection fails.
             self._changed.notify()
@@ -621,12 +610,12 @@ class Outbox:
 
     def freeze(self) -> None:
         """
-        Let all writes wait from now on, without an error.
+        Let all writes wait from now on, without an error, and announce no loss.
 
         At the end of the process, the threads that wait end with it.
         """
         with self.write_lock:
-            self._dropped.clear()
+            self._has_opened = False
             if self.state in _CAN_SEND:
                 self.state = LaneState.DOWN
 

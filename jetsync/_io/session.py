@@ -57,7 +57,7 @@ _logger = get_logger("jetsync.connection")
 
 class Session:
     """
-    One thread with one lane, and the :class:`Observer` of its connections.
+    One thread with one lane. It learns what happens to its connections.
 
     Threads: any thread; methods that begin with ``on_``, only the loop thread.
     Locks: the close turn, ``_closing_turn``, lets one thread at a time close; the loop sets the
@@ -419,7 +419,8 @@ class Session:
             strays=lane.strays,
         )
 
-    # The observer; loop thread.
+    # What nats-py and the transport report; loop thread. These methods only set values, wake
+    # waiters and queue events.
 
     def on_connected(self) -> None:
         """Allow writes: nats-py has completed the handshake."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from urllib.parse import ParseResult, SplitResult
 
-    from jetsync._io.observer import Observer
+    from jetsync._io.session import Session
     from jetsync.options import ConnectOptions
 
 # Receive buffer to ask for: 1 MiB has room for a burst of frames while the last one is processed.
@@ -101,18 +101,18 @@ class LaneTransport:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        observer: Observer,
+        session: Session,
         options: ConnectOptions,
     ) -> None:
         self.lane = Lane(loop, self._on_control)
         self.attempt = Attempt()
-        self.next_server = NextServer(observer, options)
+        self.next_server = NextServer(session, options)
         # Called if each server has had all its attempts.
         self.on_exhausted: Callable[[], object] = _do_nothing
         # Whether an earlier connection of the client had TLS. A later one must have it too.
         self.had_tls: bool = False
         self._loop = loop
-        self._observer = observer
+        self._session = session
         self._options = options
         self._options_ask_tls = asks_tls(options)
         # Seconds of one attempt, so that a silent server leaves time for the others.
@@ -555,26 +555,26 @@ class LaneTransport:
             self._eof = True
             if lane.fault is not None:
                 self.attempt.server_error = lane.fault
-                self._observer.on_error(lane.fault)
+                self._session.on_error(lane.fault)
         elif line.startswith(b"INFO "):
             try:
                 info, server = self._clean(line)
             except errors.ProtocolError as error:
-                self._observer.on_error(error)
+                self._session.on_error(error)
                 return
             self._take_info(server)
             if server.lame_duck:
-                self._observer.on_lame_duck()
+                self._session.on_lame_duck()
             new = self.next_server.pool.announce(info.get("connect_urls", []))
             if new:
-                self._observer.on_discovered(tuple(map(redact_url, new)))
+                self._session.on_discovered(tuple(map(redact_url, new)))
         elif line.startswith(b"-ERR"):
             # nats-py would close the client because of this line, even if the server keeps the
             # connection.
             text, reason = _error_text(line)
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)
-            self._observer.on_server_error(text)
+            self._session.on_server_error(text)
         elif line in {b"PING\r\n", b"PONG\r\n"}:
             # One answer suffices. A flood must not fill the memory faster than nats-py reads.
             if line not in self._inbound:
@@ -586,7 +586,7 @@ class LaneTransport:
 
     def _take_info(self, info: ServerInfo) -> None:
         self.next_server.info = info
-        self._observer.on_info(info)
+        self._session.on_info(info)
 
     def _wake(self) -> None:
         if self._arrival is not None:

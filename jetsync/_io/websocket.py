@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
-    from jetsync._io.observer import Observer
+    from jetsync._io.session import Session
     from jetsync._proto.server_pool import Server
     from jetsync.options import ConnectOptions
     from jetsync.values.server_info import ServerInfo
@@ -185,10 +185,10 @@ class WebSocketLaneTransport(LaneTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        observer: Observer,
+        session: Session,
         options: ConnectOptions,
     ) -> None:
-        super().__init__(loop, observer, options)
+        super().__init__(loop, session, options)
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -24,7 +24,6 @@ from helpers.waiting import eventually
 from jetsync._base import locks
 from jetsync._base.locks import (
     Latch,
-    flag_lock,
     holds_short_lock,
     interrupt_safe_lock,
     refuse_reentry,
@@ -33,7 +32,6 @@ from jetsync._base.locks import (
 )
 
 KINDS = [
-    "flag_lock()",
     "interrupt_safe_lock()",
     "short_lock()",
 ]
@@ -102,16 +100,6 @@ class TestEveryKind:
         )
         assert (done.stdout, done.stderr) == ("0\n", "")
 
-    def test_locked(self):
-        """
-        Any thread can see whether another one holds a flag lock.
-        """
-        lock = flag_lock()
-        with ThreadPoolExecutor(1) as pool:
-            with lock:
-                assert pool.submit(lock.locked).result(5)
-            assert not pool.submit(lock.locked).result(5)
-
     def test_in_an_own_block(self):
         """
         The holder may take an interrupt-safe lock again, and Ctrl-C then leaves it held once.
@@ -144,7 +132,7 @@ def locks_for(version, monkeypatch):
 
 
 class TestLockOfPython314:
-    @pytest.mark.parametrize("kind", ["flag_lock", "interrupt_safe_lock", "short_lock"])
+    @pytest.mark.parametrize("kind", ["interrupt_safe_lock", "short_lock"])
     @pytest.mark.parametrize("taken_before", [False, True])
     def test_ctrl_c_after_the_lock_was_taken(self, monkeypatch, kind, taken_before):
         """
@@ -174,7 +162,6 @@ class TestLockOfPython314:
         """
         copy = locks_for(version, monkeypatch)
         assert type(copy.short_lock()) is type(threading.RLock())
-        assert type(copy.flag_lock()) is type(threading.Lock())
 
 
 class TestRefuseReentry:
