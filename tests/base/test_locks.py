@@ -221,6 +221,16 @@ class TestUseIfFree:
         assert use_if_free(lock, divmod, 7, 2) == (3, 1)
         assert not is_locked(lock)
 
+    def test_a_lock_of_the_calling_thread(self):
+        """
+        A lock that the calling thread has is not free: a signal handler may interrupt its block.
+        """
+        lock = short_lock()
+        with lock:
+            assert use_if_free(lock, divmod, 7, 2) is None
+            assert is_locked(lock)
+        assert not is_locked(lock)
+
     def test_a_lock_of_another_thread(self):
         """
         If another thread has the lock, the work is not called, and that thread keeps the lock.
