@@ -520,9 +520,11 @@ class FastLink:
         """End the batch of a garbage-collected publisher, and return whether it was open."""
         if self.closed or self._box.failure is not None:
             return False
+        # The lane may end the batch before this returns.
+        was_open = self.engine.phase in {Phase.OPEN, Phase.PAUSED}
         # Later: the garbage collector may run where the lane waits for a lock of this thread.
         self._lane.later(0.0, self.call, self.abandon_open)
-        return self.engine.phase in {Phase.OPEN, Phase.PAUSED}
+        return was_open
 
     def stop(self) -> None:
         """

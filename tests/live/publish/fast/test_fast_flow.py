@@ -424,6 +424,24 @@ class TestQuiet:
             assert other.statistics().flow == 500
         assert stored_in(stream) == [0, 1]
 
+    def test_the_lane_ends_the_batch_first(self, client, js, stream, monkeypatch):
+        """
+        A dropped publisher warns even if its batch has ended before the finalizer returns.
+        """
+        lane = client._connection.lane
+        held = [fast(js)]
+        held[0].add(f"{stream.name}.a", b"0")
+        link = held[0]._link
+        later = type(lane).later
+
+        def at_once(_, *call):
+            later(lane, *call)
+            eventually(lambda: link.closed)
+
+        monkeypatch.setattr(type(lane), "later", at_once)
+        with pytest.warns(ResourceWarning, match="fast publisher"):
+            held.clear()
+
 
 @pytest.mark.parametrize(("name", "most"), [("flow", 500), ("max_outstanding_acks", 3)])
 def test_limits_of_the_options(js, name, most):
