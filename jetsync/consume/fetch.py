@@ -120,7 +120,8 @@ class Fetch:
             assert isinstance(core.engine, FetchEngine)
             # Together, because what follows may raise.
             self._engine, (self._before, self._before_size) = core.engine, before
-            if core.feed.blocked:
+            # An ordered consumer has its turn meanwhile. Its batch waits when it is iterated over.
+            if core.feed.blocked and order is None:
                 core.wait_until_sent()
         except BaseException as error:
             if core is not None:

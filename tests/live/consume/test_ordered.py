@@ -21,11 +21,11 @@ from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
-from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.feed import Feed
 from jetsync.consume.fetch import BatchIteration, Fetch
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 
 
 def take(messages, count):
@@ -923,6 +923,40 @@ class TestFetch:
 
         assert at_some_pace(attempt) == list(range(1000))
 
+    @pytest.mark.parametrize("no_wait", [False, True])
+    def test_the_connection_is_lost_before_its_pull(
+        self, nats_server, js, stream, monkeypatch, no_wait
+    ):
+        """
+        A fetch whose consumer is ready, and whose connection is lost, waits for the next one.
+        """
+        fill(js, stream, 10)
+        with (
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.05, max_reconnect_wait=0.1) as client,
+            client.jetstream().stream(stream.name).ordered_consumer() as ordered,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            assert fetched(ordered.fetch(3)) == [0, 1, 2]
+            start, lost = ordered_source.OrderedSource.start, threading.Event()
+
+            def started(source, deadline, **options):
+                start(source, deadline, **options)
+                if not lost.is_set():
+                    proxy.refuse()
+                    proxy.cut()
+                    eventually(lambda: not client.is_connected)
+                    lost.set()
+
+            monkeypatch.setattr(ordered_source.OrderedSource, "start", started)
+            reading = pool.submit(lambda: fetched(ordered.fetch(4, expires=20, no_wait=no_wait)))
+            assert lost.wait(20)
+            proxy.accept()
+            found = reading.result(30)
+            # Without a connection, none is available now.
+            assert found == [3, 4, 5, 6] or (no_wait and not found)
+            assert int(ordered.next(20).data) == 3 + len(found)
+
     def test_left_early(self, js, stream, ordered):
         """
         The next fetch returns the messages that the previous one left.
@@ -963,11 +997,10 @@ class TestFetch:
         for _ in range(3):
             next(messages)
 
-        def fail(_):
+        def fail(*_):
             raise jetsync.DisconnectedError
 
-        monkeypatch.setattr(PullFeed, "pull", lambda feed, _: setattr(feed, "blocked", True))
-        monkeypatch.setattr(ConsumptionCore, "wait_until_sent", fail)
+        monkeypatch.setattr(PullFeed, "pull", fail)
         stream.delete_consumer(ordered.name)
         with pytest.raises(jetsync.DisconnectedError):
             next(messages)
