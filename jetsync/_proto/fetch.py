@@ -47,6 +47,10 @@ NO_WAIT_SILENCE: Final = 0.05
 # or 2 ms, at most 1 in 500 was missed. With 5 ms, none of 10,000 were missed.
 SECOND_PULL: Final = 0.005
 
+# How many pulls in a row no server answers before an ordered consumer is replaced. One whose server
+# was killed has no other leader, while the stream has one.
+ORDERED_REFUSALS: Final = 3
+
 
 class FetchEngine(Pulling):
     """
@@ -208,10 +212,13 @@ class FetchEngine(Pulling):
             return PullOutcome.RETRIED
         if is_stale_pin(status, pull):
             drop_pin(self.pins, pull.request)
-        if verdict is Verdict.PROBE:
-            self.probe.want()
         if verdict is not Verdict.AGAIN:
             self.back_off(now)
+        if verdict is Verdict.PROBE:
+            self.probe.want()
+            if self.order is not None and self.refusals >= ORDERED_REFUSALS:
+                self.fail(status.error(self.stream, self.consumer))
+                return PullOutcome.FAILED
         return PullOutcome.RETRIED
 
     def exists(self, answer: bytes, now: float) -> None:

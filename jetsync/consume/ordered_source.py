@@ -72,6 +72,7 @@ USUAL: Final = PullLimits(inactive_threshold=INACTIVE_THRESHOLD)
 GONE: Final = (
     errors.ConsumerDeletedError,
     errors.ConsumerNotFoundError,
+    errors.ConsumerUnavailableError,
     errors.StreamNotFoundError,
 )
 

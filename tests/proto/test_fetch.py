@@ -10,7 +10,7 @@ import types
 import pytest
 
 from jetsync import errors
-from jetsync._proto.fetch import NO_WAIT_SILENCE, SECOND_PULL, FetchEngine
+from jetsync._proto.fetch import NO_WAIT_SILENCE, ORDERED_REFUSALS, SECOND_PULL, FetchEngine
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import (
     GRACE,
@@ -372,6 +372,20 @@ class TestAbsent:
         assert rig.send() is None
         assert isinstance(rig.engine.error, errors.ConsumerUnavailableError)
         assert rig.engine.status.code == 503
+
+    @pytest.mark.parametrize("no_wait", [False, True])
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_an_ordered_fetch(self, ordered, no_wait):
+        """A fetch of an ordered consumer ends early, so that its consumer is replaced."""
+        rig = Rig(ordered=ordered, no_wait=no_wait)
+        for number in range(1, ORDERED_REFUSALS + 1):
+            assert not rig.engine.is_ending
+            outcome = rig.status("503")
+            is_last = ordered and number == ORDERED_REFUSALS
+            assert outcome is (PullOutcome.FAILED if is_last else PullOutcome.RETRIED)
+            rig.clock.advance(PULL_RETRY_WAIT_LIMIT)
+            assert bool(rig.send()) is not is_last
+        assert isinstance(rig.engine.error, errors.ConsumerUnavailableError) is ordered
 
     def test_another_reason_counts_later(self):
         """If a later pull is lost with its connection, the fetch ends without an error."""

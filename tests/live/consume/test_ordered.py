@@ -1185,6 +1185,41 @@ class TestRetention:
                 stream.delete_consumer(ordered.name)
                 assert fetched(ordered.fetch(10, expires=20)) == list(range(10, 20))
 
+    @pytest.mark.cluster
+    @pytest.mark.thorough
+    def test_the_server_of_the_consumer_is_killed(self, unique):
+        """
+        A fetch replaces a consumer whose only server is down, while the stream has others.
+        """
+        with (
+            DevServer(cluster=3) as cluster,
+            jetsync.connect(
+                cluster.urls[0], ignore_discovered_servers=True, **CLUSTER_CLIENT
+            ) as client,
+        ):
+            js = client.jetstream(timeout=30)
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], num_replicas=3)
+            fill(js, stream, 20)
+            leader = 0
+            while not leader:
+                # Servers choose where it is.
+                ordered = stream.ordered_consumer()
+                leader = int(ordered.info().cluster.leader.rpartition("-")[2])
+            assert fetched(ordered.fetch(5, expires=20)) == list(range(5))
+            cluster.kill(leader)
+
+            def is_absent():
+                try:
+                    client.request(f"$JS.API.CONSUMER.MSG.NEXT.{unique}.{ordered.name}", timeout=1)
+                except jetsync.NoRespondersError:
+                    return True
+                except jetsync.RequestTimeoutError:
+                    return False
+
+            eventually(is_absent)
+            assert fetched(ordered.fetch(5, expires=60, heartbeat=29)) == list(range(5, 10))
+            assert ordered.name.endswith("_2")
+
     def test_a_work_queue_is_refused(self, js, unique):
         """
         The error names another way to read a work queue.
