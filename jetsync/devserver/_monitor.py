@@ -28,6 +28,13 @@ _LISTENERS: Final = (
     ("websocket", "websocket", "host", "port"),
 )
 
+# The answer is a message, also if no server has JetStream.
+_REQUEST: Final = (
+    b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n'
+    b"SUB _INBOX.ready 1\r\n"
+    b"PUB $JS.API.INFO _INBOX.ready 0\r\n\r\n"
+)
+
 
 def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
     """
@@ -57,6 +64,25 @@ def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
         return {}
     info: dict[str, Any] = json.loads(line.split(b"\r\n", 1)[0][5:])
     return info
+
+
+def answers_requests(port: int) -> bool:
+    """
+    Return whether JetStream answers a request that is sent to this server.
+
+    Also true if the server asks for a login or for TLS, or refuses the request, because then
+    nothing can be asked.
+    """
+    info = read_info(port)
+    if not info or info.get("auth_required") or info.get("tls_required"):
+        return info is not None
+    try:
+        with socket.create_connection((HOST, port), 1.0) as connection:
+            connection.sendall(_REQUEST)
+            with connection.makefile("rb") as lines:
+                return any(line.startswith((b"MSG ", b"HMSG ", b"-ERR ")) for line in lines)
+    except OSError:
+        return False
 
 
 def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:

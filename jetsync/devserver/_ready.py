@@ -68,6 +68,13 @@ def wait_ready(
             deadline.remaining(),
             "no meta leader that all servers follow",
         )
+        for member in starting:
+            # A request is lost until the servers know where to send it.
+            member.process.poll_until(
+                partial(_monitor.answers_requests, member.port),
+                deadline,
+                "JetStream does not answer requests",
+            )
     return info
 
 

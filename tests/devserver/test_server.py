@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.fake_server import HEARD, FakeServer, info
 from helpers.lacking import IS_LINUX
 from jetsync.devserver import DevServer, _binary, _config, _monitor, _ports, _process, find_server
 from jetsync.devserver._ports import PortReservation
@@ -186,6 +187,29 @@ class TestConfig:
     def test_which_hosts_are_local(self, host, local):
         """Only addresses of loopback, and localhost, are local."""
         assert _monitor.is_loopback(host) is local
+
+    @pytest.mark.parametrize(
+        ("first", "answer", "answers"),
+        [
+            ({}, b"MSG _INBOX.ready 1 2\r\n{}\r\n", True),
+            ({}, b"HMSG _INBOX.ready 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n", True),
+            ({}, b"-ERR 'Permissions Violation'\r\n", True),
+            ({}, b"PING\r\n", False),
+            ({"auth_required": True}, b"", True),
+            ({"tls_required": True}, b"", True),
+        ],
+    )
+    def test_which_servers_answer_requests(self, first, answer, answers):
+        """A server answers if it sends a message, or if it takes no request without a login."""
+        with FakeServer(None) as server:
+            server.plays.extend([[info(**first)], [info(**first), HEARD, answer]])
+            assert _monitor.answers_requests(server.port) is answers
+
+    def test_no_server_answers_no_request(self):
+        """A port without a server answers nothing."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        assert not _monitor.answers_requests(port)
 
     def test_a_config_is_written_as_json_followed_by_its_text(self):
         """
