@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers.examples import examples
 from helpers.interpreters import present, tests_for
 from helpers.lacking import IS_LINUX, lacking_in, skipping_what_is_lacking
 from helpers.variants import VARIANTS, use_variant
@@ -37,17 +38,15 @@ _SENSITIVE = (
     _LIVE / "publish" / "test_publisher.py",
 )
 
-# Tests that read files of the project, which are the same for each interpreter.
+# Tests of files of the project and of their tools, which are the same for each interpreter.
 _STATIC = {
-    _HERE / "examples",
-    _HERE / "soak",
-    _HERE / "test_docs_statuses.py",
-    _HERE / "test_guarantees.py",
-    _HERE / "test_hooks_contract.py",
-    _HERE / "test_interpreters.py",
-    _HERE / "test_layers.py",
-    _HERE / "test_layout.py",
-    _HERE / "test_plugins_layout.py",
+    *(_HERE / name for name in ("examples", "mutants", "soak")),
+    *_HERE.glob("test_docs_*.py"),
+    *(_HERE / f"test_{name}.py" for name in ("build", "campaign", "editable", "engine_state")),
+    *(_HERE / f"test_{name}.py" for name in ("guarantees", "hooks_contract", "interpreters")),
+    *(_HERE / f"test_{name}.py" for name in ("layers", "layout", "linearizable", "lock_notes")),
+    *(_HERE / f"test_{name}.py" for name in ("lowest", "plugins_layout", "readme_links", "run")),
+    _HERE / "test_workflows.py",
 }
 
 # Tests without threads, sockets and signals. `tests` and `lowest` run them.
@@ -61,13 +60,26 @@ _PURE = {
     _HERE / "test_typing.py",
 }
 
-_LEFT_OUT = {"full": set(), "sensitive": _STATIC | _PURE}
+# Tests with threads or interrupts, of classes that build on those of `_base` and `_io`. On one of
+# the interpreters between the oldest and the newest, `pure` runs them.
+_BUILT_ON = {_HERE / name for name in ("consume", "fuzz", "objects", "publish", "read", "testing")}
+
+_SENSITIVE_SETS = {"oldest", "sensitive"}
+"""The sets of tests that depend on the interpreter."""
+
+_LEFT_OUT = {
+    "full": set(),
+    "lowest": _STATIC,
+    "oldest": _STATIC | _PURE,
+    "sensitive": _STATIC | _PURE | _BUILT_ON,
+}
 """The files and folders that a set of tests leaves out as a whole."""
 
 # An ordinary run draws the same examples each time, so that a failure is due to a change of the
 # code. The long runs draw new ones. Examples have no deadline, because machines can be busy.
 settings.register_profile(
     "jetsync",
+    max_examples=examples(100),
     deadline=None,
     derandomize="JETSYNC_PROPERTY_RUNS" not in os.environ,
     database=None,
@@ -85,10 +97,12 @@ if not any(
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), sensitive or auto.
+    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), lowest, oldest,
+    sensitive or auto.
 
     tox sets it to auto, which depends on the interpreter, and is full for named test files. On the
-    newest interpreter nothing runs a second time. Worker processes inherit the decision.
+    newest and the oldest interpreter nothing runs a second time. Worker processes inherit the
+    decision.
     """
     if os.environ.get("JETSYNC_TEST_SET") == "auto":
         chosen = "full"
@@ -120,18 +134,22 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """
     Do not import test files of which the chosen set has no test.
     """
+    if collection_path in _LEFT_OUT[_chosen()]:
+        return True
+    if _chosen() not in _SENSITIVE_SETS or not collection_path.is_file():
+        return None
     places = {collection_path, *collection_path.parents}
-    is_live = collection_path.is_file() and _LIVE in places
-    no_test = _chosen() != "full" and is_live and places.isdisjoint(_SENSITIVE)
-    return no_test or collection_path in _LEFT_OUT[_chosen()] or None
+    if _LIVE in places:
+        return places.isdisjoint(_SENSITIVE) or None
+    return (_chosen() == "oldest" and "thorough" not in collection_path.read_text("utf-8")) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Deselect the live tests that do not depend on the interpreter, unless all tests are chosen.
+    Deselect the tests that other environments run, unless all tests are chosen.
     """
-    dropped = [item for item in items if _is_insensitive(item)]
-    if _chosen() != "full" and dropped:
+    dropped = [item for item in items if _runs_elsewhere(item)]
+    if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
 
@@ -173,9 +191,16 @@ def _chosen() -> str:
     return os.environ.get("JETSYNC_TEST_SET", "full")
 
 
-def _is_insensitive(item: pytest.Item) -> bool:
-    if _LIVE not in item.path.parents:
+def _runs_elsewhere(item: pytest.Item) -> bool:
+    if _chosen() not in _SENSITIVE_SETS:
         return False
+    is_thorough = item.get_closest_marker("thorough") is not None
+    if _chosen() == "sensitive" and is_thorough:
+        # The newest and the oldest interpreter run it.
+        return True
+    if _LIVE not in item.path.parents:
+        # `lowest` runs the others on the oldest interpreter.
+        return _chosen() == "oldest" and not is_thorough
     if "luster" in f"{item.cls} {item.name}" or "cluster" in item.fixturenames:
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}

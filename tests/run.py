@@ -66,6 +66,19 @@ def add_interpreters() -> None:
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *found])
 
 
+def without_the_newest(arguments: list) -> list:
+    """
+    Return the arguments of tox without the environment of the newest interpreter, if a label is
+    run: `tests` and `thorough` run all tests on it, and it would be made for nothing.
+    """
+    from helpers.interpreters import present
+
+    newest = max(present(), default=())
+    if "-m" not in arguments or not newest:
+        return arguments
+    return [*arguments, "--skip-env", "^py{}{}$".format(*newest)]
+
+
 def main() -> int:
     """
     Run tox, and return its exit code.
@@ -80,7 +93,7 @@ def main() -> int:
             return 1
     add_interpreters()
     os.chdir(ROOT)
-    command = [str(PYTHON), "-m", "tox", "run", *sys.argv[1:]]
+    command = [str(PYTHON), "-m", "tox", "run", *without_the_newest(sys.argv[1:])]
     if os.name != "nt":
         # tox takes the place of this process, so that signals reach it.
         os.execv(command[0], command)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.consumer_probe import read_gone
@@ -35,7 +36,9 @@ from jetsync.values.system_info import Connz, Healthz, Jsz, Statsz, Subsz, Varz
 
 MODELS = [AccountInfo, ConsumerConfig, ConsumerInfo, PauseState, StreamConfig, StreamInfo]
 MODELS += [Connz, Healthz, Jsz, Statsz, Subsz, Varz]
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 NUMBERS = st.sampled_from(
     [-1, 0, 1, 1 << 63, 1 << 64, 10**400, 1.5, 1e300, True, "1", "9" * 5000, None]

@@ -18,14 +18,16 @@ NAMES = [f"py{major}{minor}" for major, minor in interpreters.SUPPORTED]
 @pytest.mark.parametrize(
     ("present", "sets"),
     [
-        ([10, 11, 12, 13], {10: "sensitive", 11: "sensitive", 12: "sensitive", 13: "none"}),
-        ([10, 12], {10: "sensitive", 12: "none"}),
-        ([11], {11: "none"}),
+        ([10, 11, 12, 13], {10: "oldest", 11: "sensitive", 12: "sensitive", 13: "none"}),
+        ([10, 12], {10: "oldest", 12: "none"}),
+        ([11, 12], {11: "sensitive", 12: "none"}),
+        ([10], {10: "none"}),
     ],
 )
 def test_each_interpreter_has_a_set(present, sets):
     """
-    Older interpreters run the tests that depend on them, and the newest one none a second time.
+    Older interpreters run the tests that depend on them, the oldest one without those that `lowest`
+    runs, and the newest one runs none a second time.
     """
     versions = {(3, minor) for minor in present}
 

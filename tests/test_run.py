@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers import interpreters
+
 FILE = Path(__file__).parent / "run.py"
 
 # Stands for tox. It notes how it was called.
@@ -83,6 +85,22 @@ def test_runs_tox_in_the_repository_with_the_interpreters_of_pyenv(script, monke
     assert note["arguments"] == ["run", "-e", "lint"]
     assert Path(note["folder"]) == FILE.parent.parent
     assert note["path"] == os.pathsep.join([first, str(interpreters)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        (["-m", "rest"], ["--skip-env", "^py313$"]),
+        (["-e", "py313"], []),
+        ([], []),
+    ],
+)
+def test_skips_the_environment_of_the_newest_interpreter(script, monkeypatch, arguments, added):
+    """
+    A label skips the newest interpreter, whose tests `tests` and `thorough` run; a name does not.
+    """
+    monkeypatch.setattr(interpreters, "present", lambda: {(3, 9), (3, 10), (3, 13)})
+    assert script.without_the_newest(arguments) == [*arguments, *added]
 
 
 @pytest.mark.parametrize(

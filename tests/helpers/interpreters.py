@@ -47,11 +47,14 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: sensitive or none.
+    Return the set of tests that one of the present interpreters runs: none, oldest or sensitive.
 
-    ``tox run -e tests`` and ``tox run -e thorough`` run all tests on the newest one.
+    ``tox run -e tests`` and ``tox run -e thorough`` run all tests on the newest one. On the oldest
+    supported one, ``tox run -e lowest`` runs the fast tests.
     """
-    return "none" if version >= max(versions) else "sensitive"
+    if version >= max(versions):
+        return "none"
+    return "oldest" if version == min(SUPPORTED) else "sensitive"
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from helpers.waiting import eventually
 from jetsync._base.deadline import FOREVER
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
-STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))
+STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "6"))
 """Steps of an outer call at which each inner call runs, spread evenly; 0 for every step."""
 
 HANGS_AFTER = 60

@@ -2,19 +2,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import RUNS, examples
 from jetsync import errors
 from jetsync._proto.batch import AtomicBatchEngine, BatchPhase, HeaderRules, Part
 from jetsync._proto.outcome import Cause, Ending
 from jetsync.values.outbound import BatchAck
-
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
-"""How often the long property test is run; ``tox run -e soak`` does so ten times as often."""
 
 ID = "b1"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
@@ -588,7 +585,7 @@ def test_no_message_of_a_batch_is_sent_twice_whatever_happens(
     limit=st.one_of(st.none(), st.integers(1, 14)),
     hold_back=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_one_by_one_or_in_one_go(count, limit, hold_back):
     """The same messages make the same batch, however they are added."""
     stored = []

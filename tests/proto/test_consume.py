@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.consuming import options
+from helpers.examples import RUNS
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.consumer_probe import read_gone
@@ -17,9 +17,6 @@ from jetsync._proto.pull import Priorities, PullEngine, message_size
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
-
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
-"""How often the long property test is run; ``tox run -e soak`` does so ten times as often."""
 
 INBOX = b"_INBOX.c"
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from jetsync import errors
 from jetsync._proto.direct import BatchRead, size_of
 from jetsync._proto.direct_last import MAX_SUBJECTS, LastRead, chunks
@@ -749,7 +750,7 @@ class TestProperties:
         st.booleans(),
         LOSSES,
     )
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     def test_a_scan_is_complete(self, start, meanwhile, page, old_counts, losses):
         """
         A scan reads each message that is not deleted, once and in order, and none after its end,
@@ -789,7 +790,7 @@ class TestProperties:
         st.booleans(),
         LOSSES,
     )
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     def test_many_subjects_are_of_one_moment(
         self, start, meanwhile, page, keep, old_counts, losses
     ):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-import os
 import random
 
 import attrs
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import RUNS
 from jetsync import BatchGapEvent, errors
 from jetsync._proto.fastingest import (
     ACK_TIMEOUT,
@@ -29,9 +29,6 @@ from jetsync._proto.fastingest import (
     Phase,
 )
 from jetsync.testing import ManualClock
-
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
-"""How often the long property test is run; ``tox run -e soak`` does so ten times as often."""
 
 INBOX = b"_INBOX.f"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"

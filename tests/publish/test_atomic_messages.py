@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from jetsync import Expect, OutboundMessage, errors
 from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
@@ -130,7 +131,7 @@ class TestWire:
         asks=st.booleans(),
         commit=st.sampled_from([b"", b"1", b"eob"]),
     )
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     def test_any_id_headers_and_payload_can_be_read_back(
         self, batch_id, sequence, payload, header, asks, commit
     ):
