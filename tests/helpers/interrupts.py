@@ -88,7 +88,27 @@ def steps_of(call):
 
 def is_locked(lock):
     """
-    Return whether any thread holds an ``RLock``, which has no ``locked()`` before Python 3.14.
+    Return whether a lock is kept from another thread, which takes it for a moment if it is free.
+    """
+    taken = []
+
+    def attempt():
+        if lock.acquire(blocking=False):
+            taken.append(lock)
+            lock.release()
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return not taken
+
+
+def shows_holder(lock):
+    """
+    Return whether any thread holds an ``RLock``, for tests that wait until one does.
+
+    It does not touch the lock: others may just try to take it. Only the text of an ``RLock`` says
+    this before Python 3.14.
     """
     return repr(lock).startswith("<locked")
 

@@ -17,7 +17,7 @@ import time
 import pytest
 
 import jetsync
-from helpers.interrupts import is_locked
+from helpers.interrupts import shows_holder
 from jetsync import testing
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "6.0"))
@@ -105,4 +105,4 @@ def timed(least, most):
 
 def is_led(messages):
     """Whether a thread drives a consumption, which means that it waits for messages."""
-    return is_locked(messages._core.reading.turn._lock)
+    return shows_holder(messages._core.reading.turn._lock)

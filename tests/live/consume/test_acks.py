@@ -15,7 +15,7 @@ import pytest
 
 import jetsync
 from helpers.connections import client_of, connection_of
-from helpers.interrupts import interrupted_at, is_locked
+from helpers.interrupts import interrupted_at, shows_holder
 from helpers.streams import fill, numbers
 from helpers.waiting import eventually, timed, unless_late
 from jetsync.devserver import DevServer
@@ -309,13 +309,15 @@ class TestEffect:
             lane = connection_of(client).lane
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(own.consumer("idle").next, 120)
-                eventually(lambda: is_locked(lane.reader._read_lock))
+                eventually(lambda: shows_holder(lane.reader._read_lock))
                 taken = []
                 for message in messages:
                     epoch = lane.epoch
                     lane.abort()
                     eventually(
-                        lambda epoch=epoch: lane.epoch > epoch and is_locked(lane.reader._read_lock)
+                        lambda epoch=epoch: (
+                            lane.epoch > epoch and shows_holder(lane.reader._read_lock)
+                        )
                     )
                     start = time.monotonic()
                     message.ack()

@@ -386,15 +386,24 @@ class TestConnection:
             assert behind.info().state.last_seq == 0
 
 
+@pytest.fixture
+def patient(victim):
+    """
+    JetStream on the server that tests may pause, with a long timeout.
+    """
+    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
+        yield client.jetstream(timeout=60)
+
+
 class TestDeadlines:
-    def test_every_call_of_a_batch_ends_by_its_deadline(self, victim, fragile, unique):
+    def test_every_call_of_a_batch_ends_by_its_deadline(self, victim, fragile, patient, unique):
         """
         Every call ends by its deadline, and its error states what is known.
         """
         batch_stream(fragile, unique)
-        fresh, batch = fragile.atomic_batch(), fragile.atomic_batch()
+        fresh, batch = patient.atomic_batch(), fragile.atomic_batch()
         batch.add(f"{unique}.A")
-        started = fragile.atomic_batch(ack_every=1)
+        started = patient.atomic_batch(ack_every=1)
         started.add(f"{unique}.A")
         victim.pause()
         try:
@@ -413,7 +422,8 @@ class TestDeadlines:
             ):
                 with timed(0.2, 0.7), pytest.raises(error):
                     call()
-            with timed(0.0, 0.1):
+            # A request would wait for a minute.
+            with timed(0.0, 10.0):
                 fresh.discard()
                 started.discard()
         finally:

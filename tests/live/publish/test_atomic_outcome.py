@@ -212,10 +212,12 @@ class TestRetries:
         with timed(0.5, 1.5), pytest.raises(jetsync.NoStreamResponseError) as caught:
             js.publish_batch([(f"{unique}.A", b"")])
         assert (caught.value.subject, caught.value.attempts) == (f"{unique}.A", 3)
-        with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
+        with pytest.raises(jetsync.NoStreamResponseError) as caught:
             js.publish_batch([(f"{unique}.A", b"")], retries=0)
-        with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
+        assert caught.value.attempts == 1
+        with pytest.raises(jetsync.NoStreamResponseError) as caught:
             js.atomic_batch().add(f"{unique}.A")
+        assert caught.value.attempts == 1
 
     def test_a_stream_that_appears_meanwhile(self, js, unique):
         """
