@@ -21,7 +21,7 @@ COVERED_BY = {
     "values/test_consumer_config.py": "values/consumer_info",
     "test_hostile_json.py": "values/account values/server_info",
     "test_options.py": "values/server_urls values/saved_context",
-    "io/test_lane.py": "_io/gate _io/outbox _io/reader _io/subscriptions",
+    "io/test_reader.py": "_io/gate",
     "io/test_connection.py": "_io/handles _io/probe _io/session",
     "io/test_nats_seam.py": "_io/translate _io/transport",
     "live/io/test_server_pool.py": "_io/next_server",
