@@ -12,14 +12,14 @@ from calls import Striker
 from trial import LATE, Report
 
 import jetsync
-from helpers.interrupted_reads import KINDS, Rig
+from helpers.interrupted_reads import KINDS, Sources
 from jetsync.devserver import DevServer
 
 
 @attrs.define
 class World:
     client: jetsync.Client
-    rig: Rig
+    rig: Sources
     striker: Striker
     known: dict[str, tuple[float, int]] = attrs.Factory(dict)
     """How many seconds and steps each read takes undisturbed."""
@@ -28,7 +28,7 @@ class World:
 @contextlib.contextmanager
 def world():
     with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.01) as client:
-        yield World(client, Rig(client, "CHAOS"), Striker())
+        yield World(client, Sources(client, "CHAOS"), Striker())
 
 
 def trial(world: World, chance, report: Report) -> None:

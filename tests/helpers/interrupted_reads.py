@@ -14,7 +14,7 @@ import jetsync
 from helpers.streams import memory_stream
 from helpers.waiting import eventually
 
-KINDS: dict[str, Callable[[Rig], Read]] = {}
+KINDS: dict[str, Callable[[Sources], Read]] = {}
 """A function for each kind of read, by its name. It begins the read and returns it."""
 
 COUNT = 12
@@ -80,7 +80,7 @@ class Read:
         return ""
 
 
-class Rig:
+class Sources:
     """
     What the reads read: streams, consumers, buckets and an object.
     """

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 import jetsync
-from helpers.interrupted_reads import KINDS, Rig
+from helpers.interrupted_reads import KINDS, Sources
 from helpers.streams import batch_stream
 from helpers.waiting import eventually
 
@@ -31,7 +31,7 @@ def rig(nats_server):
     What the calls use.
     """
     with jetsync.connect(nats_server.url) as client:
-        made = Rig(client, f"CONTEXT-{os.getpid()}")
+        made = Sources(client, f"CONTEXT-{os.getpid()}")
         out = batch_stream(made.js, f"{made.name}-out")
         yield made
         made.close()

@@ -10,7 +10,7 @@ import os
 import pytest
 
 import jetsync
-from helpers.interrupted_reads import KINDS, Rig
+from helpers.interrupted_reads import KINDS, Sources
 from helpers.interrupts import interrupted_at, steps_of
 from helpers.waiting import eventually
 
@@ -30,7 +30,7 @@ def rig(nats_server):
     What the reads read. An interrupt may end the connection, so it has a client of its own.
     """
     with jetsync.connect(nats_server.url, reconnect_wait=0.01) as client:
-        made = Rig(client, f"INTERRUPTED-{os.getpid()}")
+        made = Sources(client, f"INTERRUPTED-{os.getpid()}")
         yield made
         made.close()
 

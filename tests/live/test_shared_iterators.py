@@ -41,7 +41,7 @@ class Gate:
             assert self.go_on.wait(30)
 
 
-class Rig:
+class Filled:
     """
     A stream, a bucket and an object store with five messages, values and objects.
     """
@@ -199,7 +199,7 @@ def rig(nats_server, gate, unique):
     The stream, the bucket and the object store, with a client that has the plugin.
     """
     with jetsync.connect(nats_server.url, plugins=[gate]) as client:
-        made = Rig(client, unique)
+        made = Filled(client, unique)
         yield made
         gate.go_on.set()
         made.close()
@@ -239,7 +239,7 @@ def test_lists_refuse_a_second_call(victim, unique, name):
     Of two threads that ask for a page at the same moment, one is refused, and the other gets it.
     """
     with jetsync.connect(victim.url) as client, ThreadPoolExecutor(2) as pool:
-        rig = Rig(client, unique)
+        rig = Filled(client, unique)
         for number in range(COUNT):
             rig.stream.create_consumer(f"c{number}")
         expected = len(list(LISTS[name](rig)))

@@ -36,7 +36,7 @@ DATA = b"some data"
 """The data of each object."""
 
 
-class Rig:
+class OwnHandles:
     """
     The handles of one client, and the outcome of the messages that went through them.
     """
@@ -395,7 +395,7 @@ def rig(nats_server, unique):
     The handles of a client.
     """
     with jetsync.connect(nats_server.url) as client, jetsync.connect(nats_server.url) as other:
-        rig = Rig(nats_server.url, client, other, unique)
+        rig = OwnHandles(nats_server.url, client, other, unique)
         yield rig
         rig.close()
         other.jetstream().delete_stream(unique)
@@ -713,7 +713,7 @@ def rig_of_victim(victim, unique):
     The handles of a client of a server that may be paused.
     """
     with jetsync.connect(victim.url) as client, jetsync.connect(victim.url) as other:
-        rig = Rig(victim.url, client, other, unique)
+        rig = OwnHandles(victim.url, client, other, unique)
         rig.patience = 20
         yield rig
         if not client.is_closed:
