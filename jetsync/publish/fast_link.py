@@ -463,13 +463,14 @@ class FastLink:
         if self.turn.unfinished:
             # An interrupted call leaves a batch that the server may drop.
             return
+        added = self.added
+        # First, as in `call`: answers and losses may concern these messages.
+        self.ledger.staged(added)
         if self._box.ready:
             self.receive()
-        added = self.added
         # The server reports every missing message up to the sequence of a ping as lost. So a ping
         # must not overtake staged messages.
         if added == self.added_before and not self.stage.count and not self.engine.is_over:
-            self.ledger.staged(added)
             self._lane.post_nowait(self._frame(OP_PING, self.engine.ping()), self.epoch)
         self.added_before = added
 

@@ -16,7 +16,7 @@ import pytest
 
 import jetsync
 from helpers.connections import redirect
-from helpers.fast_publishers import fast, ranges, subscriptions, unread
+from helpers.fast_publishers import fast, has_lost_connection, ranges, subscriptions, unread
 from helpers.streams import fast_stream, payloads
 from helpers.waiting import eventually, timed
 from jetsync import OutboundMessage, errors
@@ -551,6 +551,26 @@ class TestIdle:
         publisher.add(f"{stream.name}.a", b"2")
         assert [(event.first, event.last) for event in events] == [(2, 2)]
         assert (publisher.commit().size, publisher.ack.lost) == (2, 1)
+
+    def test_a_lost_connection(self, fragile, cut, unique, monkeypatch):
+        """
+        The messages of calls that only staged them count as lost, as all others do.
+        """
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 1e9)
+        fast_stream(fragile, unique)
+        publisher = fast(fragile, gap="ok")
+        for number in range(1, 13):
+            assert publisher.add(f"{unique}.a", b"%d" % number) == number
+        cut.cut()
+        link = publisher._link
+        eventually(lambda: has_lost_connection(publisher))
+        link._lane.later(0.0, _fast_link._keep_alive, link._lane, weakref.ref(link))
+        eventually(lambda: link.engine.is_over)
+        found = publisher.statistics()
+        assert (found.pending, found.acknowledged + found.lost) == (0, 12)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="of 12 messages"):
+            publisher.add(f"{unique}.a", b"13")
+        fragile.delete_stream(unique)
 
     @pytest.mark.parametrize("interrupted", [False, True])
     def test_an_interrupted_call_leaves_a_batch_that_is_not_kept(
