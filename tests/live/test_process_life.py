@@ -145,14 +145,15 @@ class TestFork:
             import jetsync
 
             url, name = sys.argv[1:]
-            client = jetsync.connect(url)
+            patient = {"connect_timeout": 30, "request_timeout": 30}
+            client = jetsync.connect(url, **patient)
             subscription = client.subscribe(name)
             client.flush()
             begin, ready = os.pipe()
             pid = os.fork()
             if pid == 0:
                 os.write(ready, b"!")
-                with jetsync.connect(url) as own:
+                with jetsync.connect(url, **patient) as own:
                     for number in range(50):
                         own.publish(name, b"c%d" % number)
                 os._exit(0)
@@ -383,7 +384,16 @@ class TestReconnectAfterFork:
                 import os, sys, jetsync
                 from jetsync.client import Client  # Takes longer than a second on a busy machine.
                 from jetsync.devserver import DevServer
-                client = jetsync.connect(sys.argv[1], after_fork="reconnect", connect_timeout=1)
+
+                def connected(call):
+                    while True:
+                        try:
+                            return call()
+                        except jetsync.ConnectError:
+                            pass  # A busy machine may take longer than a second.
+
+                options = {"after_fork": "reconnect", "connect_timeout": 1}
+                client = connected(lambda: jetsync.connect(sys.argv[1], **options))
                 pid = os.fork()
                 if pid == 0:
                     os.kill(int(sys.argv[2]), 19)
@@ -393,7 +403,7 @@ class TestReconnectAfterFork:
                         except jetsync.ConnectError as error:
                             print("error", flush=True)
                     os.kill(int(sys.argv[2]), 18)
-                    client.flush()
+                    connected(lambda: client.flush(timeout=30))
                     os._exit(3)
                 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             """
@@ -578,11 +588,14 @@ class TestInterrupt:
                     raise SystemExit("not interrupted")
                 timer.join()
 
+            def is_alone():
+                return threading.enumerate() == [threading.main_thread()]
+
             connect = jetsync.connect  # Imports the client, in a thread that Ctrl-C does not end.
             with socket.create_server(("127.0.0.1", 0)) as hole:
                 url = f"nats://127.0.0.1:{hole.getsockname()[1]}"
                 interrupted(lambda: connect(url, connect_timeout=30))
-            assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+            eventually(is_alone)
             client = jetsync.connect(sys.argv[1], request_timeout=30)
             os.kill(int(sys.argv[2]), signal.SIGKILL)
             eventually(lambda: not client.is_connected)
@@ -590,7 +603,7 @@ class TestInterrupt:
             interrupted(client.flush)
             interrupted(client.jetstream().account_info)
             client.close()
-            assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+            eventually(is_alone)
         """
         with DevServer() as server:
             run(script, server.url, str(server.pids[0]))
