@@ -235,6 +235,8 @@ class BatchAttempt:
         if part.asks or len(tail) + len(payload) > SMALL:
             self.send([part], deadline, self._take([part]))
             return
+        # Ctrl-C may have ended the last call before it opened the stage, which sets the numbers.
+        stage.allow(part.first - 1, 0, 0)
         stage.add(target, payload, tail, None)
         if stage.count >= MOST_STAGED or time.monotonic() > self._due:
             self.send((), deadline, self._take(()))

@@ -280,6 +280,22 @@ class TestCtrlC:
         assert batch.ack.size == 2
         assert bool(closed) is (size > SMALL)
 
+    @pytest.mark.parametrize("size", [1, 2 * SMALL])
+    def test_an_add_after_an_interrupted_one(self, far, stream, size):
+        """
+        The messages that are added after Ctrl-C have the next numbers of the batch.
+        """
+        subject, step, ended = f"{stream.name}.A", 0, False
+        while not ended:
+            step += 1
+            batch = self.begun(far, (subject, b"1"))
+            ended = interrupted_at(step, lambda: batch.add(subject, bytes(size)))  # noqa: B023
+            with contextlib.suppress(jetsync.ConnectionLostError, jetsync.BatchClosedError):
+                batch.add(subject, b"2")
+                assert batch.commit(subject, b"3").size == batch.size, step
+            batch.discard()
+        assert batch.ack.size == 4
+
     def test_at_any_step_of_a_commit(self, far, stream):
         """
         The batch is stored once or not at all, and never reported otherwise. It can be sent again,
