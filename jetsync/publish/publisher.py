@@ -624,7 +624,8 @@ class Publisher:
             self._write_at = stage.done + BLOCK_MESSAGES
             soon = time.monotonic() + BLOCK_DELAY
             return soon if due is None else min(due, soon)
-        self._write_at = math.inf if flight.stalled else 0
+        # Without staged messages, this thread may soon be idle, and tries nothing again.
+        self._write_at = math.inf if flight.stalled and stage.count else 0
         if due is not None:
             return -1.0 if stage.count and not flight.stalled else due
         # Set `_stopped` before looking for staged messages. A thread may have staged one before

@@ -333,6 +333,36 @@ class TestBlocks:
         eventually(lambda: len(lane.payloads) == 5000)
         assert lane.payloads == [b"%d" % number for number in range(5000)]
 
+    def test_a_stalled_retry_that_fails(self, lane, make, monkeypatch):
+        """
+        The next message is written at once, although no write has worked since the retry failed.
+        """
+        publisher = make(retry_wait=0.01)
+        server, tries = publisher._flight.encoder._connection.server, []
+
+        def refuse(block, *arguments, **options):
+            tries.append(len(block))
+            raise jetsync.DisconnectedError(timeout=0.0)
+
+        def answer(commands):
+            monkeypatch.setattr(lane, "write", refuse)
+            lane.answer(commands[-1], b"", NO_RESPONDERS)
+
+        write, lane.on_write = lane.write, answer
+        future = publisher.publish("a.b", b"x" * 200)
+        eventually(lambda: tries)
+        with held(publisher):
+            lane.lose()
+            server.max_payload = 100
+            lane.reconnect()
+        assert isinstance(reason(future), jetsync.JetSyncError)
+        eventually(lambda: publisher._idle)
+        monkeypatch.setattr(lane, "write", write)
+        lane.on_write = lane.ack
+        future = publisher.publish("a.b", b"1")
+        eventually(lambda: publisher.pending == 0, 2.0)
+        assert future.done()
+
     def test_acks_are_waited_for_one_by_one(self, lane, make):
         """
         A call of result does not wait until the block is full.
