@@ -20,6 +20,7 @@ from helpers.consuming import seen
 from helpers.interrupts import Interrupt
 from helpers.lacking import needs_fork
 from helpers.streams import fill, fill_in_trouble
+from helpers.traffic import sent_nothing
 from helpers.waiting import CLUSTER_CLIENT, eventually
 from jetsync._proto.push import PushEngine
 from jetsync.consume.push import PushFeed
@@ -586,15 +587,15 @@ class TestOptions:
             ({"ack_policy": "none"}, {"stop_after": 5}, "would lose the messages"),
         ],
     )
-    def test_options_that_do_not_fit(self, js, stream, config, options, text):
+    def test_options_that_do_not_fit(self, client, stream, config, options, text):
         """
         Options of pulls are refused before anything is sent.
         """
         consumer = push(stream, **config)
-        sent = connection_of(js).lane.outbox.bytes_out
+        before = client.statistics().bytes_out
         with pytest.raises(jetsync.InvalidArgumentError, match=text):
             consumer.consume(**options)
-        assert connection_of(js).lane.outbox.bytes_out == sent
+        assert sent_nothing(client, before)
 
     @pytest.mark.parametrize(
         ("config", "argument"),
@@ -616,15 +617,15 @@ class TestOptions:
             ({"deliver_subject": "d", "deliver_group": "a b"}, "queue"),
         ],
     )
-    def test_configurations_that_servers_refuse(self, js, stream, config, argument):
+    def test_configurations_that_servers_refuse(self, client, stream, config, argument):
         """
         A configuration that no server accepts is refused before anything is sent.
         """
-        sent = connection_of(js).lane.outbox.bytes_out
+        before = client.statistics().bytes_out
         with pytest.raises(jetsync.InvalidArgumentError) as caught:
             stream.create_consumer("p", **config)
         assert caught.value.argument == argument
-        assert connection_of(js).lane.outbox.bytes_out == sent
+        assert sent_nothing(client, before)
 
     def test_flow_control_as_acknowledgement(self, js, stream):
         """
