@@ -261,9 +261,14 @@ class Put:
             self._upload.abort(deadline)
         elif isinstance(error, errors.PublishOutcomeUnknownError):
             return False
-        elif isinstance(error, PluginError) or not isinstance(error, errors.JetSyncError):
-            # Of a plugin that may have seen it stored, or Ctrl-C. Sending the document again is the
-            # only way to find out whether it is stored: the server may receive the first one later.
+        elif (
+            self._is_stored
+            or isinstance(error, (PluginError, errors.CallInSignalHandlerError))
+            or not isinstance(error, errors.JetSyncError)
+        ):
+            # Of a plugin that may have seen it stored, of a signal handler, or Ctrl-C. Sending the
+            # document again is the only way to find out whether it is stored: the server may
+            # receive the first one later.
             if not self._is_stored:
                 self._commit(deadline, earlier=True)
             self._bucket.drop_chunks(self._old, self._seconds)

@@ -210,6 +210,27 @@ class TestCuts:
         check(observer, DATA)
 
     @pytest.mark.parametrize(
+        ("place", "name"), [(bucket, "publish_one"), (bucket.Bucket, "drop_chunks")]
+    )
+    def test_a_signal_handler_fails_after_the_document_is_stored(
+        self, observer, js, monkeypatch, place, name
+    ):
+        """If a signal handler makes a call that is refused, the stored object keeps its chunks."""
+        observer.put("a", OLD)
+        store, step = js.object_store(observer.bucket), getattr(place, name)
+
+        def interrupted(*arguments, **options):
+            monkeypatch.setattr(place, name, step)
+            step(*arguments, **options)
+            raise jetsync.CallInSignalHandlerError
+
+        monkeypatch.setattr(place, name, interrupted)
+        with pytest.raises(jetsync.CallInSignalHandlerError):
+            store.put("a", DATA)
+        assert observer.collect_garbage(0) == 0
+        check(observer, DATA)
+
+    @pytest.mark.parametrize(
         "late",
         [
             pytest.param({3: 0.2, 5: 0.4, 7: 0.6}, id="some"),
