@@ -191,12 +191,12 @@ class Fetch:
         self.is_over = True
         self.leave_plugins(result, error)
 
-    def leave(self, result: object) -> None:
+    def leave(self, result: object, error: BaseException | None = None) -> None:
         """End it, and have another iteration say so if messages may be missing."""
         is_whole = self.is_taken and (self.source is None or self.source.fresh)
         if not (self.closing or is_whole):
             self._left = errors.HandleClosedError("batch", reason=LEFT)
-        self.end(result, None)
+        self.end(result, error)
 
     def abandon(self) -> None:
         """Want no more messages, so that none is missing."""
@@ -349,7 +349,7 @@ class BatchIteration(TakingStorage):
         except BaseException as error:
             if not isinstance(error, errors.JetSyncError):
                 # If Ctrl-C has ended the connection, messages may be missing.
-                fetch.leave(self._batch)
+                fetch.leave(self._batch, error)
             elif not (self.is_over or isinstance(error, OF_OTHERS)):
                 self.is_over = True
                 fetch.end(self._batch, error)

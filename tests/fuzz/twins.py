@@ -627,7 +627,7 @@ class Fetched:
         # Without a change of the mark, the compiled variant has more of them.
         pass
 
-    def leave(self, _: object) -> None:
+    def leave(self, _: object, error: BaseException | None = None) -> None:
         pass
 
     def end(self, _: object, error: BaseException | None) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually
+from jetsync.consume.core import ConsumptionCore
 from jetsync.events import PullOutcome
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import HookRecorder
@@ -194,6 +195,27 @@ class TestFetch:
             b"1",
             b"2",
         ]
+
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_a_fetch_that_is_interrupted(self, watched, js, stream, monkeypatch, ordered):
+        """
+        If Ctrl-C ends the wait for a message, the wrapper gets it as the error.
+        """
+        context, recorder, worker = watched("jetsync_fetch")
+        fill(js, stream, 2)
+        if ordered:
+            worker = context.stream(stream.name).ordered_consumer()
+        messages = iter(worker.fetch(5, expires=20))
+        assert [next(messages).data for _ in range(2)] == [b"0", b"1"]
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ConsumptionCore, "wait_for_frame", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            next(messages)
+        (call,) = recorder.of("jetsync_fetch")
+        assert (call.error, call.finished) == (caught.value, True)
 
     def test_a_fetch_that_is_not_iterated(self, watched):
         """
