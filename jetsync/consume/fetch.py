@@ -146,8 +146,11 @@ class Fetch:
             return self._left
         error = self._engine.error
         assert error is None or isinstance(error, Exception)
+        if self.source is None or isinstance(error, errors.ConsumerUnavailableError):
+            # Its consumer may have messages, so the caller must not take it for an empty one.
+            return error
         # The consumer would be replaced, but its read is over.
-        return None if self.source is not None and self._reason(error) else error
+        return None if self._reason(error) else error
 
     @property
     def is_taken(self) -> bool:

@@ -1185,6 +1185,26 @@ class TestRetention:
                 stream.delete_consumer(ordered.name)
                 assert fetched(ordered.fetch(10, expires=20)) == list(range(10, 20))
 
+    @pytest.mark.parametrize(
+        "read",
+        [
+            pytest.param(lambda ordered: [*ordered.fetch(5, expires=0.05)], id="fetch"),
+            pytest.param(lambda ordered: ordered.next(expires=0.05), id="next"),
+        ],
+    )
+    def test_too_little_time_to_replace_an_absent_consumer(self, js, stream, monkeypatch, read):
+        """
+        A fetch whose pulls no server answers does not look like one that found no message.
+        """
+        fill(js, stream, 5)
+        ordered = stream.ordered_consumer()
+        # Servers describe the consumer, but no pull reaches it, as before it has a leader.
+        absent = f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.absent".encode()
+        monkeypatch.setattr(ordered._source.target, "subject", absent)
+        with pytest.raises(jetsync.ConsumerUnavailableError):
+            read(ordered)
+        assert fetched(ordered.fetch(5, expires=20)) == list(range(5))
+
     @pytest.mark.cluster
     @pytest.mark.thorough
     def test_the_server_of_the_consumer_is_killed(self, unique):
