@@ -176,7 +176,7 @@ class Client:
         the connection is closed. If there is a connection, open publishers wait for their acks and
         open fast publishers commit, within the timeout. Open atomic batches are discarded.
         Consumptions and fetches are closed, and the server redelivers their buffered messages
-        immediately.
+        immediately. A fetch of a consumer that wants no acks still yields what has arrived.
 
         A signal handler may call this. If the handler interrupted a call of jetsync, this call
         returns immediately, and another thread closes the client. If Ctrl-C interrupts this call,

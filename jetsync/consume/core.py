@@ -244,14 +244,24 @@ class ConsumptionCore:
 
     def end_with_client(self) -> None:
         """End it because its client is being closed; threads in ``next`` get that as the error."""
+        # If a server would not redeliver what a fetch has received, it can still be taken.
+        is_kept = self._is_fetch and not self.target.wants_acks
+        if is_kept:
+            self.refill()
+        if self._is_fetch and not self.is_open and (is_kept or not self.buffer):
+            # Its messages are complete.
+            return
         self.engine.fail(errors.ConnectionClosedError())
+        if is_kept:
+            self.drain()
+            return
         self.close()
         if self.pool is not None:
             self.pool.give_back_parked()
 
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until the driving thread has ended it, unless that is this thread."""
-        if not self.reading.is_taking_here():
+        if self.closing and not self.reading.is_taking_here():
             waiting(self.reading.over.wait, deadline.remaining())
 
     def after_fork(self) -> None:

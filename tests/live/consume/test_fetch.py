@@ -231,6 +231,50 @@ class TestFetch:
         rest = numbers(worker.fetch(5 - taken, expires=20))
         assert sorted(rest) == [*range(taken, 5)]
 
+    @pytest.mark.parametrize("end", [jetsync.Client.close, jetsync.Client.drain])
+    @pytest.mark.parametrize(("asked", "taken"), [(5, 0), (5, 2), (9, 0), (9, 2)])
+    def test_a_closed_client_loses_no_message_without_acks(
+        self, nats_server, js, stream, end, asked, taken
+    ):
+        """
+        If the consumer wants no acks, an open batch still yields what has arrived.
+        """
+        stream.create_consumer("plain", ack_policy="none")
+        fill(js, stream, 5)
+        with jetsync.connect(nats_server.url) as client:
+            batch = client.jetstream().consumer(stream.name, "plain").fetch(asked, expires=20)
+            messages = iter(batch)
+            found = [int(next(messages).data) for _ in range(taken)]
+            core = batch._fetch.core
+
+            def are_there():
+                client.flush()
+                return len(core.feed.box.frames) + len(core.buffer) == 5 - taken
+
+            eventually(are_there)
+            end(client)
+        rest, error = collect(messages)
+        assert found + numbers(rest) == [0, 1, 2, 3, 4]
+        is_cut = asked == 9 and end is jetsync.Client.close
+        assert isinstance(error, jetsync.ConnectionClosedError) is is_cut
+
+    @pytest.mark.parametrize("policy", ["explicit", "none"])
+    def test_a_loop_that_closes_its_client_at_the_last_message(
+        self, nats_server, js, stream, policy
+    ):
+        """
+        A batch whose messages were all taken ends without an error.
+        """
+        stream.create_consumer("worker", ack_policy=policy)
+        fill(js, stream, 3)
+        client = jetsync.connect(nats_server.url)
+        found = []
+        for message in client.jetstream().consumer(stream.name, "worker").fetch(3, expires=20):
+            found.append(int(message.data))
+            if len(found) == 3:
+                client.close()
+        assert found == [0, 1, 2]
+
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     def test_a_forked_child_yields_no_message_of_its_parent(self, js, stream, worker):
         """
