@@ -381,7 +381,7 @@ class Watch(Generic[ValueT]):
             (self._revision, held[me]), self._final = self._final, None
             self._note_current()
 
-    def _receive(self, until: Deadline, initial: bool) -> None:  # noqa: FBT001 - as in `_take_held`
+    def _receive(self, until: Deadline, initial: bool) -> None:  # noqa: FBT001 - as in `_take`
         """
         Take the entries that have arrived, and wait until there is one.
 
