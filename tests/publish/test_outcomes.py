@@ -27,7 +27,8 @@ from jetsync.publish.atomic_attempt import BatchAttempt, retryable_failure
 from jetsync.publish.flight import Flight, FlightOptions
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.one import publish_one
-from jetsync.values.outbound import OutboundMessage
+from jetsync.publish.retry import is_safe_to_retry
+from jetsync.values.outbound import Expect, OutboundMessage
 
 UNREADABLE = b"no JSON"
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
@@ -161,13 +162,14 @@ class WindowRun:
     A window with one message, which is staged or in flight, and whose attempt the test ends.
     """
 
-    def __init__(self, *, safe, earlier):
+    def __init__(self, *, safe, earlier, plugin=True, retries=0):
         self.lane = ScriptedLane()
         self.asked = Asked(int(earlier))
-        context = ScriptedContext(self.lane, [self.asked])
+        context = ScriptedContext(self.lane, [self.asked] if plugin else ())
         self.server = context.server
         context.probe = lambda: None
-        self.window = Flight(context, FlightOptions(ack_timeout=ACK_TIMEOUT), keep_acks=True)
+        options = FlightOptions(ack_timeout=ACK_TIMEOUT, retries=retries, retry_wait=0.0)
+        self.window = Flight(context, options, keep_acks=True)
         self.future = PublishFuture(None, message(safe=safe))
         assert self.window.add(self.future)
         if earlier:
@@ -303,6 +305,37 @@ class TestMessages:
         check(path, cause, sent=sent, earlier=True, safe=True)
 
 
+def after_no_stream(path, cause, *, sent):
+    """
+    Publish one message that no stream takes. Return its outcome after another attempt failed.
+    """
+    if path is single:
+        with pytest.raises(errors.JetSyncError) as caught:
+            publish(
+                [RAISED[Cause.NO_STREAM, True], failure(cause, sent=sent)],
+                Asked(1).jetsync_retry,
+                safe=True,
+            )
+        return ending_of(caught.value)
+    run = WindowRun(safe=True, earlier=False)
+    run.asked.again = 1
+    run.send()
+    run.end(Cause.NO_STREAM)
+    run.window.settle()
+    run.send()
+    run.end(cause)
+    ending, _ = run.result()
+    return ending
+
+
+@pytest.mark.parametrize("path", [single, many], ids=lambda path: path.__name__)
+@pytest.mark.parametrize("cause", [Cause.NO_STREAM, Cause.REFUSED, Cause.SILENT])
+def test_an_attempt_after_a_certain_failure(path, cause):
+    """An earlier attempt whose outcome is known does not make that of the last one unknown."""
+    rule = outcome_of(cause, sent=True, safe=True)
+    assert after_no_stream(path, cause, sent=True) is rule.ending
+
+
 @pytest.mark.parametrize("cause", [Cause.NO_STREAM, Cause.DENIED, Cause.UNREADABLE])
 def test_a_closed_client_asks_no_plugin(cause):
     """A window whose client was closed asks no plugin, however the attempt ended."""
@@ -329,15 +362,60 @@ def test_without_a_plugin(cause, sent):
         assert len(outcomes) == 1
 
 
+@pytest.mark.parametrize("cause", SENT)
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_window_without_a_plugin(cause, retries):
+    """The options say how often a window sends a message that no stream took, and no other."""
+    run = WindowRun(safe=True, earlier=False, plugin=False, retries=retries)
+    is_counted = outcome_of(cause, sent=True, safe=True).again is Again.COUNTED
+    for _ in range(1 + retries * is_counted):
+        run.send()
+        run.end(cause) if cause is not Cause.DENIED else run.deny(sent=True)
+    run.result()
+    assert len(run.lane.payloads) == 1 + retries * is_counted
+    ((_, _, error),) = run.window.failures
+    if is_counted:
+        assert error.attempts == 1 + retries
+
+
 @pytest.mark.parametrize("cause", [Cause.SILENT, Cause.LOST])
 def test_the_reason_of_an_unknown_outcome(cause):
     """The error gives the timeout after a silence, and otherwise the reason."""
     with pytest.raises(errors.PublishOutcomeUnknownError) as caught:
         publish([failure(cause, sent=True)], None, safe=False)
-    error = caught.value
-    assert (error.timeout is None) is (cause is not Cause.SILENT)
-    assert (error.reason is None) is (cause is Cause.SILENT)
-    assert error.__cause__ is failure(cause, sent=True)
+    assert caught.value.__cause__ is failure(cause, sent=True)
+    run = WindowRun(safe=False, earlier=False)
+    run.send()
+    run.end(cause)
+    run.result()
+    ((_, _, of_window),) = run.window.failures
+    for error in (caught.value, of_window):
+        assert (error.timeout is None) is (cause is not Cause.SILENT)
+        assert (error.reason is None) is (cause is Cause.SILENT)
+
+
+@pytest.mark.parametrize("cause", [Cause.NO_STREAM, Cause.REFUSED])
+def test_the_reason_after_an_unknown_outcome(cause):
+    """The error says that an earlier attempt may be stored, although the last one is not."""
+    outcomes = [RAISED[Cause.LOST, True], failure(cause, sent=True)]
+    with pytest.raises(errors.PublishOutcomeUnknownError, match="an earlier attempt got no answer"):
+        publish(outcomes, Asked(1).jetsync_retry, safe=True)
+
+
+@pytest.mark.parametrize(
+    ("item", "is_safe"),
+    [
+        (("a", b"x"), False),
+        (OutboundMessage("a", b"x"), False),
+        (OutboundMessage("a", b"x", msg_id="1"), True),
+        (OutboundMessage("a", b"x", expect=Expect(last_sequence=1)), True),
+        (OutboundMessage("a", b"x", expect=Expect(last_subject_sequence=1)), False),
+        (OutboundMessage("a", b"x", expect=Expect(last_msg_id="1")), False),
+    ],
+)
+def test_which_messages_are_safe(item, is_safe):
+    """The stream drops or refuses the copy of a message with an id or an expected sequence."""
+    assert is_safe_to_retry(item) is is_safe
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -410,6 +488,7 @@ class TestDocuments:
         with pytest.raises(errors.JetSyncError) as caught:
             bucket.store("a", {}, None, Deadline.after(0), earlier=earlier)
         assert ending_of(caught.value) is rule.ending
+        assert not isinstance(caught.value.__cause__, errors.PublishOutcomeUnknownError)
         looks = rule.again in {Again.ASK, Again.LOOK} or cause is Cause.OWN_CONDITION
         assert bucket.looks == looks
         assert bucket.checks == (cause is Cause.NO_STREAM)
@@ -672,6 +751,18 @@ class TestInterrupts:
         run.window.abandon(errors.HandleClosedError("publisher"))
         rule = outcome_of(Cause.INTERRUPTED, sent=sent, earlier=earlier, safe=True)
         assert run.result() == (rule.ending, False)
+
+    def test_a_window_that_ends_before_a_retry(self):
+        """After a bug, a message that no stream took is not stored, though a retry was due."""
+        run = WindowRun(safe=True, earlier=False)
+        run.asked.again = 1
+        run.send()
+        run.end(Cause.NO_STREAM)
+        run.window.settle()
+        assert run.window.waiting
+        run.window.abandon(errors.HandleClosedError("publisher"))
+        ending, _ = run.result()
+        assert ending is Ending.NOT_STORED
 
     def test_a_write_that_is_interrupted(self, monkeypatch):
         """Messages that were written may be stored, even if they were not recorded."""
