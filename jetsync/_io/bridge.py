@@ -272,7 +272,7 @@ class Bridge:
         self._thread.join(deadline.remaining())
 
     def after_fork(self) -> None:
-        """Mark this as the copy in a forked child, without its thread. Takes no lock."""
+        """Mark the copy in a forked child. Takes no lock, because its owner may not exist there."""
         self.forked = True
         self._at_fork()
 

@@ -51,7 +51,7 @@ class OpenHandles:
 
     def __init__(self) -> None:
         # The cores of consumptions and fetches to which the application holds a reference. A client
-        # that closes ends them. Only for consumptions, it waits until their messages are taken.
+        # that closes ends them. `client.drain` waits for the messages of consumptions only.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         # Publishers and atomic batches.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()

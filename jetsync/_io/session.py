@@ -57,7 +57,7 @@ _logger = get_logger("jetsync.connection")
 
 class Session:
     """
-    One thread with one lane. It learns what happens to its connections.
+    One thread with one lane. The seam and the transport report what happens to its connections.
 
     Threads: any thread; methods that begin with ``on_``, only the loop thread.
     Locks: the close turn, ``_closing_turn``, lets one thread at a time close; the loop sets the

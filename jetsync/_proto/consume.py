@@ -60,7 +60,7 @@ _request = functools.lru_cache(maxsize=16)(PullRequest)
 
 class PullLimits(NamedTuple):
     """
-    The fields of a consumer's configuration that limit its pulls. Unlike the whole, it has a hash.
+    The fields of a consumer's configuration that limit its pulls. They are hashable.
     """
 
     max_batch: int | None = None
