@@ -4,6 +4,7 @@ What is sent: writes, delegated writes, posts and acks.
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import functools
 import os
@@ -338,8 +339,24 @@ class TestDelegated:
         assert rig.receive_all() == b""
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
         rig.connect()
-        rig.lane.write(b"new", soon())
+        rig.lane.write(b"new", soon(), may_delegate=True)
         assert rig.receive(3) == b"new"
+
+    def test_a_block_that_comes_after_the_last_look(self, rig, monkeypatch):
+        """A thread that delegates a block after the sending thread has looked sends it itself."""
+        outbox, before, late = rig.lane.outbox, rig.lane.outbox.bytes_out, []
+
+        class Looked(collections.deque):
+            def __bool__(self):
+                found = len(self) > 0
+                if outbox.bytes_out > before:
+                    late.append(Background(outbox._delegate, b"1", None).get())
+                return found
+
+        monkeypatch.setattr(outbox, "_delegated", Looked())
+        rig.lane.write(b"0", soon())
+        assert late == [0]
+        assert not len(outbox._delegated)
 
     def test_earlier_connection(self, rig):
         """A block that was delegated is not sent on the next one, or before it."""
