@@ -73,11 +73,13 @@ class Asked:
     def __init__(self, again):
         self.again = again
         self.errors = []
+        self.attempts = []
         self.elapsed = []
 
     @jetsync.hookimpl
     def jetsync_retry(self, operation, error, attempt):
         self.errors.append(error)
+        self.attempts.append(attempt)
         self.elapsed.append(operation.elapsed)
         return 0.0 if len(self.errors) <= self.again else None
 
@@ -448,6 +450,7 @@ def test_an_answer_that_is_late(wanted, cause):
     assert ending_of(caught.value) is rule.ending
     asks = rule.may_repeat_message and (wanted or cause is not Cause.SILENT)
     assert len(asked.errors) == 1 + asks
+    assert asked.attempts == [1, 1 + wanted][: 1 + asks]
     assert {ending_of(error) for error in asked.errors} == {Ending.UNKNOWN}
 
 
