@@ -184,6 +184,14 @@ class TestReconnect:
         rig.do(rig.lane.detach)
         assert (box.take_lost(), rig.lane.epoch, rig.lane.lost_epoch) == (0, 1, 1)
 
+    def test_no_loss_is_announced_at_the_end_of_the_process(self, rig):
+        """After the writes were frozen, the end of the connection fails no wait."""
+        box = Mailbox()
+        rig.listen(box)
+        rig.lane.outbox.freeze()
+        rig.do(rig.lane.detach)
+        assert (box.take_lost(), rig.lane.lost_epoch) == (0, 0)
+
     def test_half_a_frame(self, rig):
         """The next connection's bytes do not continue half a frame of the previous one."""
         box = Mailbox()
