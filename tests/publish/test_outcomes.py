@@ -4,7 +4,9 @@ What each path that publishes makes of each cause: the outcome, and whether plug
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -539,19 +541,60 @@ class TestDocuments:
         bucket = Documents([failure(cause, sent=sent), ack])
         assert bucket.store("a", {}, None, Deadline.after(10)).revision == 1
 
+    def test_a_document_that_was_there_before(self):
+        """A document that is equal to the old one is not taken for the one that was sent."""
+        document = {"name": "a", "size": 0, "chunks": 0}
+        old = SimpleNamespace(revision=7, is_padded=True, document=complete(document, name="a"))
+        ack = b"", b"", None, b'{"stream":"OBJ_b","seq":8}'
+        bucket = Documents([failure(Cause.SILENT, sent=True), ack], old)
+        assert bucket.store("a", document, old, Deadline.after(10)).revision == 8
+
 
 @pytest.mark.parametrize(("cause", "sent"), [*CASES, (Cause.LOST, False)])
 def test_a_chunk(cause, sent):
     """A chunk is sent again when the table says so. Otherwise the put fails with its error."""
-    put, chunk, found = object.__new__(Upload), Chunk(None, 1, "n-0"), failure(cause, sent=sent)
-    put._subject, put._hooks, put._failure = "s", SimpleNamespace(reports=None), None
-    if not isinstance(found, errors.JetSyncError):
-        found = errors.ProtocolError("x") if cause is Cause.UNREADABLE else parse_ack(found[3])
-    put._fail(chunk, found)
+    put, again = upload(), []
+    found = fail_chunk(put, cause, sent=sent)
     error, rule = put._failure
     assert rule is outcome_of(cause, sent=sent, safe=True)
     assert ending_of(error) is rule.ending if rule.may_repeat_batch else error is found
     assert not isinstance(error, errors.NoRespondersError)
+    put._in_flight, put._send_again = deque(), lambda: again.append(cause)
+    if rule.may_repeat_batch:
+        put._proceed()
+        assert again
+    else:
+        with pytest.raises(type(found)):
+            put._proceed()
+        assert not again
+
+
+@pytest.mark.parametrize("causes", [*itertools.permutations([Cause.LOST, Cause.REFUSED])])
+def test_two_chunks(causes):
+    """If one of two chunks that failed may not be sent again, the put fails with its error."""
+    put = upload()
+    found = {cause: fail_chunk(put, cause, sent=True) for cause in causes}
+    assert put._failure[0] is found[Cause.REFUSED]
+
+
+def upload():
+    """
+    Return the part of a put that keeps the failures of its chunks.
+    """
+    put = object.__new__(Upload)
+    put._subject, put._hooks, put._failure = "s", SimpleNamespace(reports=None), None
+    return put
+
+
+def fail_chunk(put, cause, *, sent):
+    """
+    Have a chunk fail, and return the error.
+    """
+    found = failure(cause, sent=sent)
+    if not isinstance(found, errors.JetSyncError):
+        found = errors.ProtocolError("x") if cause is Cause.UNREADABLE else parse_ack(found[3])
+    put._fail(Chunk(None, 1, "n-0"), found)
+    return found
 
 
 class BatchRun:
