@@ -25,6 +25,7 @@ from jetsync._proto.puback import parse_ack
 from jetsync.objects.bucket import Bucket
 from jetsync.objects.info import complete
 from jetsync.objects.upload import Chunk, Upload
+from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import BatchAttempt, retryable_failure
 from jetsync.publish.flight import Flight, FlightOptions
 from jetsync.publish.future import PublishFuture
@@ -654,6 +655,30 @@ class BatchRun:
         return caught.value
 
 
+class Resent(AtomicBatch):
+    """
+    An atomic batch whose commit fails with *failures*, one for each attempt, and then succeeds.
+    """
+
+    def __init__(self, failures, *, whole, retries):
+        self.failures = list(failures)
+        self._context = context_of(None, None)
+        self._engine = SimpleNamespace(earlier=False, ack="the ack")
+        self._attempt = SimpleNamespace(whole=whole)
+        self._options = SimpleNamespace(retries=retries, retry_wait=0.0)
+
+    def _resend(self, deadline):
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def send(self, seconds):
+        """
+        Commit, and return the ack.
+        """
+        deadline = Deadline.after(seconds)
+        return self._send_until_stored(lambda: self._resend(deadline), deadline)
+
+
 def batch(cause, *, sent, earlier, safe):
     """
     As `single`, for an atomic batch: whether it may be sent again.
@@ -712,6 +737,34 @@ class TestBatches:
         """A batch goes at once after a loss before it was sent, and some others as often as set."""
         _, rule = retryable_failure(error, None, None, 1, earlier=False)
         assert (rule.repeats_whole_batch, rule.counts_batch) == (at_once, is_counted)
+
+    @pytest.mark.parametrize(
+        ("failures", "retries"),
+        [
+            ([errors.ConnectionLostError(sent=False)] * 3, 0),
+            ([errors.NoStreamResponseError("a")] * 2, 2),
+            ([errors.ConnectionLostError(sent=False), errors.TemporarilyUnavailableError()], 1),
+        ],
+    )
+    def test_a_batch_that_is_sent_again(self, failures, retries):
+        """An attempt at once does not count, and the options limit the others."""
+        assert Resent(failures, whole=True, retries=retries).send(10) == "the ack"
+
+    @pytest.mark.parametrize(
+        ("error", "whole", "seconds", "retries"),
+        [
+            # The program made the batch message by message.
+            (errors.ConnectionLostError(sent=False), False, 10, 2),
+            (errors.ConnectionLostError(sent=False), True, 0, 2),
+            (errors.DisconnectedError(), True, 10, 2),
+            (errors.TooManyInflightError(), True, 10, 2),
+            (errors.NoStreamResponseError("a"), True, 10, 0),
+        ],
+    )
+    def test_a_batch_that_is_not_sent_again(self, error, whole, seconds, retries):
+        """Without a plugin, no other attempt follows."""
+        with pytest.raises(type(error)):
+            Resent([error], whole=whole, retries=retries).send(seconds)
 
     def test_messages_that_were_stored_one_by_one(self):
         """Such a batch is never sent again, and an unknown earlier attempt does not hide that."""
