@@ -183,7 +183,7 @@ class Fetch:
             yielded[:] = [message for message in yielded if not message.is_acked]
             self._prune_at = max(PRUNE_AT, 2 * len(yielded))
         # When the compiled `__next__` has taken that many, it has this called again.
-        core.low[0] = max(len(core.buffer) - PRUNE_AT, -1)
+        core.low[0] = max(len(core.buffer) - PRUNE_AT - 1, -1)
 
     def end(self, result: object, error: BaseException | None) -> None:
         """End it, give back what was not taken, and leave the plugins; safe to repeat."""

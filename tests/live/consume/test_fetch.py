@@ -1435,8 +1435,8 @@ class TestThreads:
 
 
 class TestMemory:
-    @pytest.mark.parametrize(("policy", "limit"), [("none", 300), ("explicit", 9000)])
-    def test_messages_that_are_done(self, js, stream, policy, limit):
+    @pytest.mark.parametrize(("policy", "limit"), [("none", 300), ("explicit", 4500)])
+    def test_messages_that_are_done(self, client, js, stream, policy, limit):
         """
         A batch holds few messages that cannot be acknowledged, or were acknowledged.
         """
@@ -1444,18 +1444,36 @@ class TestMemory:
         def messages():
             return sum(type(each) is jetsync.Message for each in gc.get_objects())
 
-        worker = stream.create_consumer("one", ack_policy=policy)
+        limits = {} if policy == "none" else {"max_ack_pending": -1}
+        worker = stream.create_consumer("one", ack_policy=policy, **limits)
         fill(js, stream, 10_000)
         # Tests before this one may have left some.
         gc.collect()
         before = messages()
         batch, most = worker.fetch(10_000, expires=10), 0
+        if policy == "explicit":
+            # No wait divides the batch.
+            eventually(lambda: worker.info().num_ack_pending == 10_000)
+            client.flush()
         for number, message in enumerate(batch):
             if policy == "explicit":
                 message.ack()
             if number % 2500 == 2499:
                 most = max(most, messages() - before)
         assert most <= limit
+
+    def test_ack_covers_a_long_batch(self, js, stream):
+        """
+        The acknowledgement of a batch covers all messages that were not acknowledged before.
+        """
+        worker = stream.create_consumer("one", max_ack_pending=-1)
+        fill(js, stream, 10_000)
+        batch = worker.fetch(10_000, expires=10)
+        for number, message in enumerate(batch):
+            if number % 2:
+                message.ack()
+        assert batch.ack() == 5000
+        eventually(lambda: worker.info().num_ack_pending == 0)
 
     def test_none_of_them_is_acknowledged(self, js, stream):
         """
