@@ -379,6 +379,32 @@ class TestAnswers:
         with pytest.raises(errors.BatchClosedError):
             incomplete.add("b")
 
+    def test_an_unknown_outcome_lasts(self, committed):
+        """A later attempt that is not stored does not decide the earlier one."""
+        engine, part = committed
+        engine.asked(part)
+        engine.failed(Cause.SILENT, sent=True)
+        engine.commit_failed(errors.RequestTimeoutError("x", 1.0))
+        engine.begin_resend("b2", safe=True)
+        engine.failed(Cause.NO_STREAM, sent=True)
+        engine.commit_failed(errors.NoStreamResponseError("x"))
+        assert (engine.ending, engine.is_unknown) == (Ending.NOT_STORED, True)
+        with pytest.raises(errors.InvalidArgumentError, match="unknown"):
+            engine.begin_resend("b3", safe=False)
+        engine.in_doubt()
+        assert engine.ending is Ending.UNKNOWN
+
+    def test_messages_that_were_stored_one_by_one_are_not_sent_again(self, committed):
+        """A batch whose messages were stored one by one is not sent again, not even with ids."""
+        engine, part = committed
+        engine.asked(part)
+        with pytest.raises(errors.AtomicityError) as caught:
+            engine.answered(part, frame(b'{"stream":"S","seq":1}'))
+        engine.commit_failed(caught.value)
+        assert engine.ending is Ending.SPLIT
+        with pytest.raises(errors.ConflictingUseError):
+            engine.begin_resend("b2", safe=True)
+
     def test_an_earlier_attempt_was_stored(self, committed):
         """The ack of an earlier attempt is the ack of the batch."""
         engine, _ = committed
