@@ -424,6 +424,21 @@ class TestQuiet:
             assert other.statistics().flow == 500
         assert stored_in(stream) == [0, 1]
 
+    def test_a_ping_does_not_overtake_staged_messages(self, js, stream, monkeypatch):
+        """
+        While messages wait to be written, a pause sends no ping, so the server misses none of them.
+        """
+        monkeypatch.setattr(_fast_link, "STAGING_PAUSE", 60.0)
+        with fast(js, gap="ok") as publisher:
+            for number in range(3):
+                publisher.add(f"{stream.name}.a", b"%d" % number)
+            link = publisher._link
+            assert link.stage.count
+            link.added_before = link.added
+            assert link.turn.attempt(link.keep_alive)
+        assert (publisher.ack.size, publisher.ack.lost) == (3, 0)
+        assert stored_in(stream) == [0, 1, 2]
+
     def test_the_lane_ends_the_batch_first(self, client, js, stream, monkeypatch):
         """
         A dropped publisher warns even if its batch has ended before the finalizer returns.
