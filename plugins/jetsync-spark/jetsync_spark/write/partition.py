@@ -38,6 +38,9 @@ __all__ = ["write_batches", "write_messages", "write_rows"]
 FLOW: Final = 500
 """Messages per ack of fast ingest."""
 
+OUTSTANDING: Final = 3
+"""How many acks of fast ingest may be outstanding (ADR-50)."""
+
 LETTERS: Final = 1000
 """Dead letters that are collected before they are stored."""
 
@@ -306,7 +309,7 @@ class _Job:
 
     def _fast(self, source: Iterator[Any]) -> None:
         """Publish with fast ingest. If it fails, another run writes the rows again."""
-        outstanding = max(self._options.max_in_flight // FLOW, 1)
+        outstanding = min(max(self._options.max_in_flight // FLOW, 1), OUTSTANDING)
         first = next(source, None)
         if first is None:
             return
