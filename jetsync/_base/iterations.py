@@ -22,8 +22,6 @@ from jetsync.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from typing_extensions import Self
-
 T = TypeVar("T")
 Q = TypeVar("Q")
 
@@ -168,30 +166,25 @@ class Iteration(Iterator[T]):
 
 class ListIteration(Iterator[T]):
     """
-    The items of a list that a generator fills again and again, much faster than one item at a time.
+    The items of the runs that a generator yields, much faster than one item at a time.
 
     A call that finds an item takes it. So calls conflict only while one of them waits for more.
 
     Any thread and any signal handler may call it. It has no lock: an item is taken in one step, and
-    the iteration over *filling* lets in one call at a time.
+    the iteration that fills the list lets in one call at a time.
 
     Args:
-        rest: The items that were not taken, the next one last.
-        filling: Fills the empty list before each ``yield``, and empties it at its end.
+        runs: Yields runs of items.
         what: The kind of object that is iterated over, for the error.
     """
 
     __slots__ = ("__weakref__", "_filling", "_oldest")
 
-    def __init__(self, rest: list[T], filling: Generator[None, None, None], what: str) -> None:
-        self._oldest = one_by_one(list.pop, rest)
-        self._filling = Iteration(filling, what)
-
-    @classmethod
-    def of_runs(cls, runs: Generator[Sequence[T], None, None], what: str) -> Self:
-        """Return an iteration over the items of the runs that a generator yields."""
+    def __init__(self, runs: Generator[Sequence[T], None, None], what: str) -> None:
+        # The items that were not taken, the next one last.
         rest: list[T] = []
-        return cls(rest, _fill(rest, runs), what)
+        self._oldest = one_by_one(list.pop, rest)
+        self._filling = Iteration(_fill(rest, runs), what)
 
     def __next__(self) -> T:
         """

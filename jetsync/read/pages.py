@@ -262,7 +262,7 @@ class PageReader:
         Args:
             what: The kind of object that is iterated over, for errors.
         """
-        return ListIteration.of_runs(self._messages(), what)
+        return ListIteration(self._messages(), what)
 
     def pages(self, what: str) -> Iteration[StoredPage]:
         """Return an iterator over non-empty pages, as :meth:`messages` does."""

@@ -332,7 +332,7 @@ class StoredPage(Sequence[StoredMessage]):
         return sum(map(len, self._runs))
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        return ListIteration.of_runs((messages_of(run) for run in self._runs), "page")
+        return ListIteration((messages_of(run) for run in self._runs), "page")
 
     @overload
     def __getitem__(self, index: int) -> StoredMessage: ...

@@ -44,7 +44,7 @@ def by_run(items, what="scan"):
         for item in items:
             yield [item, *itertools.islice(items, 2 if item > 4 else 0)]
 
-    return ListIteration.of_runs(runs(), what)
+    return ListIteration(runs(), what)
 
 
 KINDS = pytest.mark.parametrize("make", [by_item, by_run])
