@@ -142,6 +142,13 @@ def connect(options: jetsync.ConnectOptions) -> jetsync.Client:
     return jetsync.connect(options=options, plugins=[Notices()])
 
 
+def jetstream(options: jetsync.ConnectOptions) -> jetsync.JetStream:
+    """
+    Connect until the command ends.
+    """
+    return click.get_current_context().with_resource(connect(options)).jetstream()
+
+
 class Notices:
     """
     A plugin that prints on standard error what the user should know while a command runs.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect
+from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._names import consumer_argument, stream_argument
 from jetsync.cli._output import (
     GOOD,
@@ -60,8 +60,7 @@ def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: boo
     """
     List the consumers of STREAM.
     """
-    with connect(options) as client:
-        infos = [each.cached_info for each in client.jetstream().stream(stream).consumers()]
+    infos = [each.cached_info for each in jetstream(options).stream(stream).consumers()]
     print_list(
         sorted(infos, key=lambda info: info.name),
         as_json=as_json,
@@ -94,8 +93,7 @@ def show_consumer(
     """
     Show the configuration and state of the consumer NAME of STREAM.
     """
-    with connect(options) as client:
-        info = client.jetstream().consumer(stream, name).info()
+    info = jetstream(options).consumer(stream, name).info()
     if as_json:
         print_json(to_wire(info))
         return
@@ -219,8 +217,7 @@ def add_consumer(
         filter_subjects=list(filters) if len(filters) > 1 else None,
         **fields,
     )
-    with connect(options) as client:
-        info = client.jetstream().create_consumer(stream, config).cached_info
+    info = jetstream(options).create_consumer(stream, config).cached_info
     if as_json:
         print_json(to_wire(info))
     else:
@@ -302,8 +299,7 @@ def remove_consumer(
     """
     Remove the consumer NAME of STREAM. Its messages stay in the stream.
     """
-    with connect(options) as client:
-        found = client.jetstream().consumer(stream, name)
-        confirm(f"Remove the consumer {name} of {stream}?", force=force)
-        found.delete()
+    found = jetstream(options).consumer(stream, name)
+    confirm(f"Remove the consumer {name} of {stream}?", force=force)
+    found.delete()
     say(f"removed the consumer {name} of {stream}")

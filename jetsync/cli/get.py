@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jetsync.cli._connection import Command, connect
+from jetsync.cli._connection import Command, jetstream
 from jetsync.cli._names import stream_argument
 from jetsync.cli._output import (
     json_option,
@@ -66,17 +66,16 @@ def get(
     if raw and as_json:
         raise click.UsageError("--raw prints only the payload: leave out --json.")
     number = seq if sequence is None else sequence
-    with connect(options) as client:
-        found = client.jetstream().stream(stream)
-        if last is not None:
-            message = found.get_last(last)
-        elif following is not None:
-            message = found.get_next(following, start or 1)
-        elif at is not None:
-            message = found.get_at(at)
-        else:
-            assert number is not None
-            message = found.get_message(number)
+    found = jetstream(options).stream(stream)
+    if last is not None:
+        message = found.get_last(last)
+    elif following is not None:
+        message = found.get_next(following, start or 1)
+    elif at is not None:
+        message = found.get_at(at)
+    else:
+        assert number is not None
+        message = found.get_message(number)
     if raw:
         write_raw(message.data)
     elif as_json:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect
+from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._names import bucket_argument
 from jetsync.cli._output import (
     GOOD,
@@ -38,9 +38,6 @@ from jetsync.cli._output import (
 from jetsync.cli._shown import show_line, text_or_base64
 from jetsync.cli._units import age_option, number_option, size_option, ttl_option
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 last_option: Final = number_option(
     "--last", type=click.IntRange(min=0), help="Change the key only if it is at revision N."
 )
@@ -59,13 +56,12 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     """
     List the buckets.
     """
-    with connect(options) as client:
-        js = client.jetstream()
-        found = []
-        for name in sorted(js.key_value_names()):
-            # A stream with such a name need not be a bucket, and a bucket may be deleted meanwhile.
-            with contextlib.suppress(jetsync.InvalidBucketError, jetsync.BucketNotFoundError):
-                found.append(js.key_value(name).status())
+    js = jetstream(options)
+    found = []
+    for name in sorted(js.key_value_names()):
+        # A stream with such a name need not be a bucket, and a bucket may be deleted meanwhile.
+        with contextlib.suppress(jetsync.InvalidBucketError, jetsync.BucketNotFoundError):
+            found.append(js.key_value(name).status())
     print_list(
         found,
         as_json=as_json,
@@ -109,8 +105,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     Create the bucket BUCKET.
     """
     config = jetsync.KeyValueConfig(bucket=bucket, **fields)
-    with connect(options) as client:
-        made = client.jetstream().create_key_value(config)
+    made = jetstream(options).create_key_value(config)
     say(f"created the bucket {made.bucket}", style=GOOD)
 
 
@@ -121,11 +116,10 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
     """
     Remove the bucket BUCKET with all its keys.
     """
-    with connect(options) as client:
-        js = client.jetstream()
-        js.key_value(bucket)
-        confirm(f"Remove the bucket {bucket} with all its keys?", force=force)
-        js.delete_key_value(bucket)
+    js = jetstream(options)
+    js.key_value(bucket)
+    confirm(f"Remove the bucket {bucket} with all its keys?", force=force)
+    js.delete_key_value(bucket)
     say(f"removed the bucket {bucket}")
 
 
@@ -136,8 +130,7 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
     """
     Show the configuration and the size of BUCKET.
     """
-    with connect(options) as client:
-        found = client.jetstream().key_value(bucket).status()
+    found = jetstream(options).key_value(bucket).status()
     if as_json:
         print_json(status_dict(found))
         return
@@ -184,8 +177,7 @@ def get(
     """
     if raw and as_json:
         raise click.UsageError("--raw prints only the value: leave out --json.")
-    with connect(options) as client:
-        entry = client.jetstream().key_value(bucket).get(key, revision)
+    entry = jetstream(options).key_value(bucket).get(key, revision)
     if raw:
         write_raw(entry.value)
     elif as_json:
@@ -225,13 +217,11 @@ def put(
     If VALUE is left out or is `-`, the value is read from standard input.
     """
     data = read_input(value, "the value")
-
-    def change(found: jetsync.KeyValue) -> int:
-        if last is None:
-            return found.put(key, data, **how)
-        return found.update(key, data, last=last, **how)
-
-    changed(options, bucket, change)
+    found = jetstream(options).key_value(bucket)
+    if last is None:
+        say(found.put(key, data, **how))
+    else:
+        say(found.update(key, data, last=last, **how))
 
 
 @kv.command()
@@ -250,7 +240,7 @@ def create(
     If VALUE is left out or is `-`, the value is read from standard input.
     """
     data = read_input(value, "the value")
-    changed(options, bucket, lambda found: found.create(key, data, **how))
+    say(jetstream(options).key_value(bucket).create(key, data, **how))
 
 
 @kv.command()
@@ -261,7 +251,7 @@ def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, **how: Any
     """
     Delete KEY in BUCKET. Its history stays.
     """
-    changed(options, bucket, lambda found: found.delete(key, **how))
+    say(jetstream(options).key_value(bucket).delete(key, **how))
 
 
 @kv.command()
@@ -273,7 +263,7 @@ def purge(*, options: jetsync.ConnectOptions, bucket: str, key: str, **how: Any)
     """
     Delete KEY in BUCKET with its history. With --ttl, its marker is removed after that time.
     """
-    changed(options, bucket, lambda found: found.purge(key, **how))
+    say(jetstream(options).key_value(bucket).purge(key, **how))
 
 
 @kv.command()
@@ -286,8 +276,7 @@ def keys(
     """
     List the keys in BUCKET that match one of PATTERNS. The default is all keys.
     """
-    with connect(options) as client:
-        found = sorted(client.jetstream().key_value(bucket).keys(*patterns))
+    found = sorted(jetstream(options).key_value(bucket).keys(*patterns))
     if as_json:
         print_json(found)
     else:
@@ -303,8 +292,7 @@ def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: 
     """
     Show the stored revisions of KEY in BUCKET, oldest first.
     """
-    with connect(options) as client:
-        found = client.jetstream().key_value(bucket).history(key)
+    found = jetstream(options).key_value(bucket).history(key)
     if as_json:
         print_json([entry_dict(entry) for entry in found])
     else:
@@ -346,17 +334,6 @@ def watch(
     ):
         entries = found.initial() if no_follow else found
         print_each(entries, show_json if as_json else show, count)
-
-
-def changed(
-    options: jetsync.ConnectOptions, bucket: str, change: Callable[[jetsync.KeyValue], int]
-) -> None:
-    """
-    Change a bucket and print the revision.
-    """
-    with connect(options) as client:
-        revision = change(client.jetstream().key_value(bucket))
-    say(revision)
 
 
 def show(entry: jetsync.Entry) -> None:

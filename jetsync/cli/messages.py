@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import jetsync
-from jetsync.cli._connection import Command, connect
+from jetsync.cli._connection import Command, jetstream
 from jetsync.cli._output import (
     GOOD,
     WARNING,
@@ -89,11 +89,10 @@ def pub(
     message = jetsync.OutboundMessage(
         subject, payload, named if headers else None, msg_id=msg_id, ttl=ttl
     )
-    with connect(options) as client:
-        if count is None:
-            publish_one(client.jetstream(), message, as_json=as_json)
-        else:
-            publish_many(client.jetstream(), message, count, as_json=as_json)
+    if count is None:
+        publish_one(jetstream(options), message, as_json=as_json)
+    else:
+        publish_many(jetstream(options), message, count, as_json=as_json)
 
 
 def publish_one(js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_json: bool) -> None:

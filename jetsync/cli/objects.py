@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync
-from jetsync.cli._connection import Group, connect
+from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._names import store_argument
 from jetsync.cli._output import (
     GOOD,
@@ -70,8 +70,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     Create the object store BUCKET.
     """
     config = jetsync.ObjectStoreConfig(bucket=bucket, **fields)
-    with connect(options) as client:
-        made = client.jetstream().create_object_store(config)
+    made = jetstream(options).create_object_store(config)
     say(f"created the object store {made.bucket}", style=GOOD)
 
 
@@ -82,15 +81,13 @@ def list_objects(*, options: jetsync.ConnectOptions, bucket: str | None, as_json
     """
     List the objects in BUCKET. Without BUCKET, list the object stores.
     """
-    with connect(options) as client:
-        js = client.jetstream()
-        if bucket is None:
-            found = sorted((each.status() for each in js.object_stores()), key=lambda it: it.bucket)
-            _list_stores(found, as_json=as_json)
-            return
-        objects = js.object_store(bucket).list()
+    js = jetstream(options)
+    if bucket is None:
+        found = sorted((each.status() for each in js.object_stores()), key=lambda it: it.bucket)
+        _list_stores(found, as_json=as_json)
+        return
     print_list(
-        objects,
+        js.object_store(bucket).list(),
         as_json=as_json,
         as_dict=info_dict,
         row=lambda info: {
@@ -128,13 +125,11 @@ def info(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, as_j
     """
     Show the description of the object NAME in BUCKET. Without NAME, show that of BUCKET.
     """
-    with connect(options) as client:
-        store = client.jetstream().object_store(bucket)
-        found = store.status() if name is None else store.info(name)
-    if isinstance(found, jetsync.ObjectInfo):
-        _show_info(found, as_json=as_json)
+    store = jetstream(options).object_store(bucket)
+    if name is None:
+        _show_status(store.status(), as_json=as_json)
     else:
-        _show_status(found, as_json=as_json)
+        _show_info(store.info(name), as_json=as_json)
 
 
 def _show_info(found: jetsync.ObjectInfo, *, as_json: bool) -> None:
@@ -201,8 +196,8 @@ def put(
     The default of FILE is NAME. If it is `-`, standard input is stored.
     """
     path = None if file == "-" else Path(name if file is None else file)
-    with connect(options) as client, readable_files():
-        store = client.jetstream().object_store(bucket)
+    store = jetstream(options).object_store(bucket)
+    with readable_files():
         total = None if path is None else path.stat().st_size
         with progress("put", total, in_bytes=True) as show_progress:
 
@@ -248,18 +243,17 @@ def get(
     path = None if file == "-" else Path(part if file is None else file)
     if path is not None:
         check_output(path, force=force)
-    with connect(options) as client:
-        store = client.jetstream().object_store(bucket)
-        if path is None:
-            with store.get(name, verify=not no_verify) as reader:
-                _write_out(reader)
-            return
-        with readable_files(), progress("get", None, in_bytes=True) as show_progress:
+    store = jetstream(options).object_store(bucket)
+    if path is None:
+        with store.get(name, verify=not no_verify) as reader:
+            _write_out(reader)
+        return
+    with readable_files(), progress("get", None, in_bytes=True) as show_progress:
 
-            def report(done: int, total: int) -> None:
-                show_progress(completed=done, total=total)
+        def report(done: int, total: int) -> None:
+            show_progress(completed=done, total=total)
 
-            found = store.get_file(name, path, verify=not no_verify, on_progress=report)
+        found = store.get_file(name, path, verify=not no_verify, on_progress=report)
     say(f"wrote {shown_file(path)}, {size(found.size)}", style=GOOD)
 
 
@@ -283,17 +277,16 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, fo
     """
     Remove the object NAME of BUCKET. Without NAME, remove BUCKET with all its objects.
     """
-    with connect(options) as client:
-        js = client.jetstream()
-        store = js.object_store(bucket)
-        if name is None:
-            confirm(f"Remove the object store {bucket} with all its objects?", force=force)
-            js.delete_object_store(bucket)
-            say(f"removed the object store {bucket}")
-            return
-        store.info(name)
-        confirm(f"Remove the object {name} of {bucket}?", force=force)
-        store.delete(name)
+    js = jetstream(options)
+    store = js.object_store(bucket)
+    if name is None:
+        confirm(f"Remove the object store {bucket} with all its objects?", force=force)
+        js.delete_object_store(bucket)
+        say(f"removed the object store {bucket}")
+        return
+    store.info(name)
+    confirm(f"Remove the object {name} of {bucket}?", force=force)
+    store.delete(name)
     say(f"removed {name} from {bucket}")
 
 
@@ -361,8 +354,7 @@ def gc(*, options: jetsync.ConnectOptions, bucket: str, older_than: float) -> No
 
     A put leaves such data if its process is killed or loses its connection for long.
     """
-    with connect(options) as client:
-        count = client.jetstream().object_store(bucket).collect_garbage(older_than)
+    count = jetstream(options).object_store(bucket).collect_garbage(older_than)
     say(f"removed the data of {count:,} unfinished {'put' if count == 1 else 'puts'}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from jetsync.cli._connection import Group, connect
+from jetsync.cli._connection import Group, jetstream
 from jetsync.cli._names import stream_name_argument
 from jetsync.cli._output import (
     GOOD,
@@ -59,8 +59,7 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
     """
     List the streams.
     """
-    with connect(options) as client:
-        infos = [each.cached_info for each in client.jetstream().streams(subject)]
+    infos = [each.cached_info for each in jetstream(options).streams(subject)]
     print_list(
         sorted(infos, key=lambda info: info.config.name or ""),
         as_json=as_json,
@@ -93,8 +92,7 @@ def show_stream(
     """
     Show the configuration and state of the stream NAME.
     """
-    with connect(options) as client:
-        info = client.jetstream().stream(name).info(subjects_filter=filter_)
+    info = jetstream(options).stream(name).info(subjects_filter=filter_)
     if as_json:
         print_json(to_wire(info))
         return
@@ -188,8 +186,7 @@ def create_stream(
         fields["subjects"] = _split(subjects)
     elif not wanted.subjects:
         fields["subjects"] = [f"{name}.>"]
-    with connect(options) as client:
-        info = client.jetstream().create_stream(attrs.evolve(wanted, **fields)).cached_info
+    info = jetstream(options).create_stream(attrs.evolve(wanted, **fields)).cached_info
     if as_json:
         print_json(to_wire(info))
     else:
@@ -209,11 +206,10 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
     """
     Remove the stream NAME with all its messages and consumers.
     """
-    with connect(options) as client:
-        found = client.jetstream().stream(name)
-        count = found.cached_info.state.messages
-        confirm(f"Remove {name} with {count:,} messages?", force=force)
-        found.delete()
+    found = jetstream(options).stream(name)
+    count = found.cached_info.state.messages
+    confirm(f"Remove {name} with {count:,} messages?", force=force)
+    found.delete()
     say(f"removed {name} with {count:,} messages")
 
 
@@ -239,11 +235,10 @@ def purge_stream(
     """
     if keep is not None and sequence is not None:
         raise click.UsageError("Give one of --keep and --sequence.")
-    with connect(options) as client:
-        found = client.jetstream().stream(name)
-        what = "all messages" if subject is None else f"messages of {subject}"
-        confirm(f"Remove {what} from {name}?", force=force)
-        count = found.purge(subject=subject, sequence=sequence, keep=keep)
+    found = jetstream(options).stream(name)
+    what = "all messages" if subject is None else f"messages of {subject}"
+    confirm(f"Remove {what} from {name}?", force=force)
+    count = found.purge(subject=subject, sequence=sequence, keep=keep)
     say(f"removed {count:,} messages from {name}")
 
 

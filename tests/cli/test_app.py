@@ -957,8 +957,7 @@ class TestStreamOptions:
             return SimpleNamespace(cached_info=jetsync.StreamInfo(config=config))
 
         js = SimpleNamespace(create_stream=create_stream)
-        client = SimpleNamespace(jetstream=lambda: js)
-        monkeypatch.setattr("jetsync.cli.stream.connect", lambda _: contextlib.nullcontext(client))
+        monkeypatch.setattr("jetsync.cli.stream.jetstream", lambda _: js)
 
         def call(*arguments):
             assert run("stream", "add", *arguments).exit_code == 0
