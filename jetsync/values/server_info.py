@@ -79,8 +79,7 @@ class ServerInfo:
         """
         The version as numbers, for comparisons: ``(2, 15, 1)``. A pre-release suffix is left out.
         """
-        numbers = self.version.partition("-")[0].split(".")
-        return tuple(int(number[:9]) for number in numbers if number.isdecimal())
+        return version_numbers(self.version)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,6 +127,14 @@ class Statistics:
 
     strays: int
     """Messages that arrived for subscriptions that were already closed."""
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """
+    Return a version such as ``2.12.0-RC.3`` as numbers, without the suffix of a pre-release.
+    """
+    numbers = version.partition("-")[0].split(".")
+    return tuple(int(number[:9]) for number in numbers if number.isdecimal())
 
 
 def _refuse_constant(text: str) -> NoReturn:

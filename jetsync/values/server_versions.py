@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import InvalidJsonError, NotSupportedError
+from jetsync.values.server_info import version_numbers
 
 if TYPE_CHECKING:
     from jetsync.values.outbound import OutboundMessage
@@ -139,8 +140,7 @@ def level_of_version(version: str) -> int:
     """
     Return the API level of a server version such as ``2.12.5``; 0 before 2.11.
     """
-    numbers = version.partition("-")[0].split(".")
-    found = tuple(int(number[:9]) for number in numbers if number.isdecimal())
+    found = version_numbers(version)
     return next((level for first, level in _LEVELS if found >= first), 0)
 
 
