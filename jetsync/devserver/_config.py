@@ -26,27 +26,9 @@ OTHER_LISTENING_BLOCKS = ("cluster", "leaf", "ws")
 
 # The server refuses a lame duck duration below 30 s, but the pause before it starts to close
 # clients may be short.
-_LAME_DUCK = {"lame_duck_duration": "30s", "lame_duck_grace_period": "1s"}
+LAME_DUCK = {"lame_duck_duration": "30s", "lame_duck_grace_period": "1s"}
 
 _RESERVED_KEYS = {"listen", "port", "host", "net", "http", "http_port", "monitor_port"}
-
-
-def base_config(
-    *,
-    name: str,
-    jetstream: bool,
-    cluster: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """
-    Return the settings of every server, without its addresses and the user's configuration.
-    """
-    config: dict[str, Any] = {"server_name": name, **_LAME_DUCK}
-    if jetstream:
-        # The store folder is given on the command line: appended text may replace the block.
-        config["jetstream"] = {}
-    if cluster is not None:
-        config["cluster"] = dict(cluster)
-    return config
 
 
 def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

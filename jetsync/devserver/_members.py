@@ -23,19 +23,23 @@ class Layout:
     The arguments of `DevServer`.
     """
 
-    binary: Path
-    folder: Path
-    """For configuration files and logs; removed at the end."""
-
-    store: Path
     size: int
     port: int
     """0 takes a free one."""
 
     name: str | None
     jetstream: bool
+    store: Path | None
     config: Mapping[str, Any]
     text: str
+    file: Path | None
+    """More configuration, of which a user gives one kind."""
+
+    def store_in(self, folder: Path) -> Path:
+        """
+        Return the folder for JetStream's files. *folder* is that of the configuration files.
+        """
+        return folder / "store" if self.store is None else self.store
 
 
 @attrs.frozen
@@ -86,33 +90,42 @@ class Member:
             held.release()
 
 
-def make_members(layout: Layout) -> list[Member]:
+def make_members(layout: Layout, binary: Path, folder: Path) -> list[Member]:
     """
     Reserve ports, write the configuration files and return the servers, none of them started.
 
+    Args:
+        layout: The arguments of `DevServer`.
+        binary: The executable.
+        folder: For configuration files and logs.
+
     Raises:
-        DevServerError: The port that was asked for is taken.
+        DevServerError: The port that was asked for is taken, or a file cannot be included.
     """
+    text = layout.text if layout.file is None else _config.include(layout.file, folder)
     reserved = _reserve(layout)
     members = []
     for index, ports in enumerate(reserved):
+        store = layout.store_in(folder)
         if layout.size > 1:
             # A cluster finds its raft state again by server name, which must therefore not change
             # with the ports.
             name = f"{layout.name or 'node'}-{index}"
-            store = layout.store / name
+            store /= name
         else:
             name = layout.name or f"dev-{ports['nats'].port}"
-            store = layout.store
-        file = layout.folder / f"server-{index}.conf"
-        file.write_text(_text(layout, name, ports, reserved), encoding="utf-8")
+        settings = _settings(layout, name, ports, reserved)
+        # There is no option for the host of the monitoring port, and the last one counts.
+        last = _config.render({"http": f"{HOST}:{ports['monitor'].port}"})
+        file = folder / f"server-{index}.conf"
+        file.write_text(_config.render(settings, text) + last, encoding="utf-8")
         # Options take precedence over the user's text or file.
-        arguments = [str(layout.binary), "--config", str(file), "--addr", HOST]
+        arguments = [str(binary), "--config", str(file), "--addr", HOST]
         arguments += ["--port", str(ports["nats"].port)]
         arguments += ["--http_port", str(ports["monitor"].port)]
         if layout.jetstream:
             arguments += ["--store_dir", str(store)]
-        process = ServerProcess(name, arguments, layout.folder / f"server-{index}.log")
+        process = ServerProcess(name, arguments, folder / f"server-{index}.log")
         members.append(Member(index, name, ports, process))
     return members
 
@@ -132,15 +145,18 @@ def _reserve(layout: Layout) -> list[dict[str, PortReservation]]:
     return reserved
 
 
-def _text(
+def _settings(
     layout: Layout,
     name: str,
     ports: dict[str, PortReservation],
     everyone: list[dict[str, PortReservation]],
-) -> str:
-    cluster = None
+) -> dict[str, Any]:
+    base: dict[str, Any] = {"server_name": name, **_config.LAME_DUCK}
+    if layout.jetstream:
+        # The store folder is given on the command line: appended text may replace the block.
+        base["jetstream"] = {}
     if layout.size > 1:
-        cluster = {
+        base["cluster"] = {
             "name": layout.name or "jetsync",
             "listen": f"{HOST}:{ports['cluster'].port}",
             "routes": [f"nats://{HOST}:{other['cluster'].port}" for other in everyone],
@@ -150,12 +166,4 @@ def _text(
         ports[block] = PortReservation()
         return ports[block].port
 
-    base = _config.base_config(
-        name=name,
-        jetstream=layout.jetstream,
-        cluster=cluster,
-    )
-    user = _config.assign_ports(layout.config, reserve)
-    # There is no option for the host of the monitoring port, and the last one counts.
-    last = _config.render({"http": f"{HOST}:{ports['monitor'].port}"})
-    return _config.render(_config.merge(base, user), layout.text) + last
+    return _config.merge(base, _config.assign_ports(layout.config, reserve))

@@ -85,9 +85,9 @@ def answers_requests(port: int) -> bool:
         return False
 
 
-def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
+def get_json(port: int, path: str, timeout: float = 5.0) -> dict[str, Any]:
     """
-    Return the status and the JSON answer of a monitoring request.
+    Return the JSON answer of a monitoring request.
 
     Args:
         port: The monitoring port.
@@ -100,8 +100,7 @@ def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str,
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
     try:
         connection.request("GET", "/" + path.lstrip("/"))
-        response = connection.getresponse()
-        body = response.read()
+        body = connection.getresponse().read()
     except http.client.HTTPException as error:
         raise ConnectionError(
             f"the monitoring port {port} gave no HTTP answer: {error!r}"
@@ -109,33 +108,34 @@ def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str,
     finally:
         connection.close()
     try:
-        answer = json.loads(body)
+        answer: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):
         answer = {"text": body.decode(errors="replace")}
-    return response.status, answer
+    return answer
+
+
+def ask(port: int, path: str) -> dict[str, Any]:
+    """
+    Return the JSON answer of a monitoring request; empty if the server does not answer in time.
+    """
+    try:
+        return get_json(port, path, timeout=2.0)
+    except OSError:
+        return {}
 
 
 def healthy(port: int, query: str = "") -> bool:
     """
     Return whether ``/healthz`` says that the server and its JetStream are in order.
     """
-    try:
-        status, _ = get_json(port, f"/healthz{query}", timeout=1.0)
-    except OSError:
-        return False
-    return status == 200
+    return ask(port, f"/healthz{query}").get("status") == "ok"
 
 
 def meta_view(port: int) -> dict[str, Any]:
     """
     Return what one server of a cluster knows about the meta group, empty when it cannot say.
     """
-    try:
-        _, answer = get_json(port, "/jsz", timeout=1.0)
-    except OSError:
-        return {}
-    view = answer.get("meta_cluster")
-    return view if isinstance(view, dict) else {}
+    return ask(port, "/jsz").get("meta_cluster") or {}
 
 
 def led_streams(port: int, server_name: str) -> set[tuple[str, str]]:
@@ -144,11 +144,8 @@ def led_streams(port: int, server_name: str) -> set[tuple[str, str]]:
 
     A stream without a cluster block is on a single server, which leads it.
     """
-    try:
-        _, answer = get_json(port, "/jsz?accounts=true&streams=true", timeout=2.0)
-    except OSError:
-        return set()
     led = set()
+    answer = ask(port, "/jsz?accounts=true&streams=true")
     for account in answer.get("account_details") or ():
         for stream in account.get("stream_detail") or ():
             cluster = stream.get("cluster")

@@ -122,9 +122,8 @@ def _on_loopback(member: Member) -> bool:
     Raises:
         DevServerError: It listens on an address that other hosts may reach.
     """
-    try:
-        _, varz = _monitor.get_json(member.http_port, "/varz", timeout=1.0)
-    except OSError:
+    varz = _monitor.ask(member.http_port, "/varz")
+    if not varz:
         return False
     wrong = [
         f"{block} on {host}"
@@ -145,12 +144,9 @@ def _accepts(member: Member, found: dict[str, Any]) -> bool:
         return False
     if not info:
         # With TLS first, the INFO follows the handshake. The monitoring port has the same data.
-        try:
-            _, info = _monitor.get_json(member.http_port, "/varz")
-        except OSError:
-            return False
+        info = _monitor.ask(member.http_port, "/varz")
     found.update(info)
-    return True
+    return bool(info)
 
 
 def _meta_ready(members: Sequence[Member], size: int) -> bool:

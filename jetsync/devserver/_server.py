@@ -83,15 +83,17 @@ class DevServer:
         if port is not None and cluster > 1:
             raise DevServerError("a cluster takes free ports: leave out `port`")
         self._asked_version = version
-        self._jetstream = jetstream
-        self._user_config: dict[str, Any] = dict(config) if isinstance(config, Mapping) else {}
-        self._user_text = config if isinstance(config, str) else ""
-        self._user_file = Path(config) if isinstance(config, os.PathLike) else None
-        _config.check_user_config(self._user_config)
-        self._store = None if store is None else Path(store)
-        self._size = cluster
-        self._asked_port = port or 0
-        self._asked_name = name
+        self._layout = Layout(
+            size=cluster,
+            port=port or 0,
+            name=name,
+            jetstream=jetstream,
+            store=None if store is None else Path(store),
+            config=dict(config) if isinstance(config, Mapping) else {},
+            text=config if isinstance(config, str) else "",
+            file=Path(config) if isinstance(config, os.PathLike) else None,
+        )
+        _config.check_user_config(self._layout.config)
         self._start_timeout = start_timeout
         self._lock = interrupt_safe_lock()
         self._owner = os.getpid()
@@ -163,12 +165,12 @@ class DevServer:
         """
         The folder with the JetStream files. In a cluster, it has one subfolder per server.
         """
-        if self._store is None:
-            self._prepared()
-            if self._folder is None:
-                raise DevServerError("the server is closed")
-            return self._folder / "store"
-        return self._store
+        if self._layout.store is not None:
+            return self._layout.store
+        self._prepared()
+        if self._folder is None:
+            raise DevServerError("the server is closed")
+        return self._layout.store_in(self._folder)
 
     def log(self, index: int = 0) -> str:
         """
@@ -180,7 +182,7 @@ class DevServer:
         running = len(self.pids)
         version = self._info.get("version", self._asked_version or "?")
         urls = ",".join(str(member.port) for member in self._members) or "no port yet"
-        return f"<DevServer {version} {urls} running={running}/{self._size}>"
+        return f"<DevServer {version} {urls} running={running}/{self._layout.size}>"
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class DevServer:
                     info = _ready.wait_ready(
                         self._members,
                         starting,
-                        jetstream=self._jetstream,
+                        jetstream=self._layout.jetstream,
                         timeout=self._start_timeout,
                     )
                     self._info = info or self._info
@@ -334,12 +336,11 @@ class DevServer:
         """
         member = self._member(index)
         try:
-            _, answer = _monitor.get_json(member.http_port, path)
+            return _monitor.get_json(member.http_port, path)
         except OSError as error:
             raise DevServerError(
                 f"server {member.name} does not answer /{path}: {error}"
             ) from error
-        return answer
 
     def stream_leader(self, stream: str, account: str = "$G") -> int | None:
         """
@@ -404,21 +405,7 @@ class DevServer:
             binary = find_server(self._asked_version)
             folder = Path(tempfile.mkdtemp(prefix="jetsync-server-"))
             try:
-                text = self._user_text
-                if self._user_file is not None:
-                    text = _config.include(self._user_file, folder)
-                layout = Layout(
-                    binary=binary.path,
-                    folder=folder,
-                    store=self._store if self._store is not None else folder / "store",
-                    size=self._size,
-                    port=self._asked_port,
-                    name=self._asked_name,
-                    jetstream=self._jetstream,
-                    config=self._user_config,
-                    text=text,
-                )
-                self._members = make_members(layout)
+                self._members = make_members(self._layout, binary.path, folder)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise

@@ -214,7 +214,7 @@ class Forwarder:
         """
         links = list(self._links)
         for link in links:
-            self._cut_link(link, reset=reset)
+            self._drop(link, reset=reset, cut=True)
         return len(links)
 
     def freeze(self) -> int:
@@ -356,7 +356,7 @@ class Forwarder:
         if budget is not None:
             if budget == 0:
                 self.budget = {}
-                self._cut_link(link, reset=self.reset)
+                self._drop(link, reset=self.reset, cut=True)
                 return
             self.budget[pipe.direction] = budget - len(data)
             if budget == len(data):
@@ -391,12 +391,9 @@ class Forwarder:
         if pipe.chunks:
             return
         if pipe.last:
-            self._cut_link(link, reset=self.reset)
+            self._drop(link, reset=self.reset, cut=True)
         elif pipe.ended:
             self._drop(link, reset=False)
-
-    def _cut_link(self, link: _Link, *, reset: bool) -> None:
-        self._drop(link, reset=reset, cut=True)
 
     def _drop(self, link: _Link, *, reset: bool, cut: bool = False) -> None:
         with self.lock:

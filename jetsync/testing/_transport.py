@@ -12,6 +12,7 @@ import attrs
 
 from jetsync._base.reprs import tolerant_repr
 from jetsync.values.headers import Headers, encode_headers
+from jetsync.values.subjects import overlap
 
 if TYPE_CHECKING:
     from jetsync.typing import Frame
@@ -149,7 +150,7 @@ class ScriptedTransport:
             chosen = [self._sinks[sid][1]] if sid in self._sinks else []
         else:
             subject = frame[0].decode()
-            chosen = [sink for wanted, sink in self._sinks.values() if matches(wanted, subject)]
+            chosen = [sink for wanted, sink in self._sinks.values() if overlap(wanted, subject)]
         for sink in chosen:
             sink(frame)
         return len(chosen)
@@ -169,7 +170,7 @@ class ScriptedTransport:
         """
         Return the messages published to *subject*, wildcards allowed, oldest first.
         """
-        return [c for c in self.commands if c.verb == "PUB" and matches(subject, c.subject)]
+        return [c for c in self.commands if c.verb == "PUB" and overlap(subject, c.subject)]
 
     @property
     def subscriptions(self) -> dict[int, str]:
@@ -196,7 +197,7 @@ class ScriptedTransport:
 
     def _answer(self, command: Command) -> None:
         for subject, answer in self._answers:
-            if matches(subject, command.subject):
+            if overlap(subject, command.subject):
                 for frame in answer(command) or ():
                     self.feed(frame)
                 return
@@ -226,20 +227,6 @@ class ScriptedTransport:
                 end += size + 2
             self._parsed = end
             found.append(_command(verb, words[1:], body))
-
-
-def matches(wanted: str, subject: str) -> bool:
-    """
-    Return whether a subject matches a subscription's subject, wildcards included.
-    """
-    given = subject.split(".")
-    pattern = wanted.split(".")
-    for place, part in enumerate(pattern):
-        if part == ">":
-            return len(given) > place
-        if place >= len(given) or part not in {"*", given[place]}:
-            return False
-    return len(given) == len(pattern)
 
 
 def _command(verb: bytes, words: list[bytes], body: bytes) -> Command:
