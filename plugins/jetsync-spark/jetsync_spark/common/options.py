@@ -25,7 +25,7 @@ from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "ConnectSettings",
@@ -35,6 +35,7 @@ __all__ = [
     "count",
     "duration",
     "flag",
+    "given_options",
     "milliseconds",
     "names",
     "option",
@@ -116,6 +117,17 @@ def option_names(*classes: type) -> list[str]:
         for field in attrs.fields(each)
         if "option" in field.metadata
     ]
+
+
+def given_options(settings: Any, *fields: str) -> Iterator[tuple[str, Any]]:
+    """
+    Yield the option and the value of each of these fields that does not have its default.
+    """
+    by_name = attrs.fields_dict(type(settings))
+    for name in fields:
+        value = getattr(settings, name)
+        if value != by_name[name].default:
+            yield by_name[name].metadata["option"].name, value
 
 
 def read_settings(cls: type[_SettingsT], options: Mapping[str, str], **fields: Any) -> _SettingsT:
@@ -405,14 +417,9 @@ class ConnectSettings:
         Raises:
             OptionError: A file or an environment variable is missing on this machine.
         """
-        for option_name, given in (
-            ("credsFile", self.creds_file),
-            ("nkeySeedFile", self.nkey_seed_file),
-            ("tlsCaFile", self.tls_ca_file),
-            ("tlsCertFile", self.tls_cert_file),
-            ("tlsKeyFile", self.tls_key_file),
-        ):
-            if given is not None and not _is_file(given):
+        files = ("creds_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
+        for option_name, given in given_options(self, *files):
+            if not _is_file(given):
                 # The message omits the path, because the value may be a secret by mistake.
                 raise OptionError(
                     f"option {option_name}: there is no file of that path on "

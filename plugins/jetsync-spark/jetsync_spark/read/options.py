@@ -21,6 +21,7 @@ from jetsync_spark.common.options import (
     count,
     duration,
     flag,
+    given_options,
     milliseconds,
     names,
     option,
@@ -95,6 +96,22 @@ def _consumer(name: str, value: str) -> str:
         )
     return found
 
+
+_POSITIONS: Final = ("starting_offsets", "ending_offsets", "starting_timestamp", "ending_timestamp")
+
+_TRIGGERS: Final = (
+    *("max_offsets_per_trigger", "max_bytes_per_trigger"),
+    *("min_offsets_per_trigger", "max_trigger_delay"),
+)
+
+_NOT_OF_BUCKETS: Final = (
+    *("subject_filter", "include_headers", "include_ledger", "timestamp_nanos"),
+    *("consumer", "create_consumer", "ack_wait", "on_invalid_message", "dead_letter_subject"),
+    *_POSITIONS,
+    *_TRIGGERS,
+    *("min_partitions", "max_records_per_partition", "max_bytes_per_partition"),
+    "fail_on_data_loss",
+)
 
 _time = count(0, LARGEST // 1_000_000)
 """Milliseconds since 1970. The limit is what a server's nanoseconds can hold."""
@@ -217,33 +234,12 @@ class ReadOptions:
                 cure="name the stream to read, or the key-value bucket",
             )
         if self.bucket is not None:
-            self._refuse(
-                "a bucket",
-                subjectFilter=self.subject_filter or None,
-                includeHeaders=self.include_headers or None,
-                includeLedger=self.include_ledger or None,
-                timestampNanos=self.timestamp_nanos or None,
-                consumer=self.consumer,
-                createConsumer=self.create_consumer,
-                ackWait=self.ack_wait,
-                onInvalidMessage=None if self.on_invalid_message == FAIL else True,
-                deadLetterSubject=self.dead_letter_subject,
-                **self._positions(),
-                **self._sizes(),
-            )
+            self._refuse("a bucket", *_NOT_OF_BUCKETS)
         else:
-            self._refuse(
-                "a stream",
-                keys=self.keys or None,
-                atRevision=self.at_revision,
-                atTimestamp=self.at_timestamp,
-            )
+            self._refuse("a stream", "keys", "at_revision", "at_timestamp")
         self._check_consumer()
         check_policy("onInvalidMessage", self.on_invalid_message, self.dead_letter_subject)
-        for name, given in (
-            ("startingOffsets", self.starting_offsets),
-            ("endingOffsets", self.ending_offsets),
-        ):
+        for name, given in given_options(self, "starting_offsets", "ending_offsets"):
             self._check_streams(name, given)
         for name, what, filters in (
             ("subjectFilter", "subjects", self.subject_filter),
@@ -336,7 +332,7 @@ class ReadOptions:
                 cure="use spark.readStream with trigger(availableNow=True), which reads what is "
                 "there, acknowledges it and ends",
             )
-        self._refuse("a batch", **self._triggers())
+        self._refuse("a batch", *_TRIGGERS)
         if LATEST in _all(self.starting_offsets) and self.starting_timestamp is None:
             raise OptionError(
                 "a batch from startingOffsets latest is empty",
@@ -370,11 +366,7 @@ class ReadOptions:
                 option="bucket",
                 cure=f"use spark.read, or readStream with stream KV_{self.bucket}",
             )
-        self._refuse(
-            "streaming",
-            endingOffsets=self.ending_offsets,
-            endingTimestamp=self.ending_timestamp,
-        )
+        self._refuse("streaming", "ending_offsets", "ending_timestamp")
         if self.max_trigger_delay is not None and self.min_offsets_per_trigger is None:
             raise OptionError(
                 "maxTriggerDelay applies only with minOffsetsPerTrigger",
@@ -392,16 +384,12 @@ class ReadOptions:
     def _check_consumer(self) -> None:
         """Reject options that have no meaning with a consumer, or without one."""
         if self.consumer is None:
-            for name, given in (
-                ("createConsumer", self.create_consumer),
-                ("ackWait", self.ack_wait),
-            ):
-                if given is not None:
-                    raise OptionError(
-                        f"option {name} applies only with consumer",
-                        option=name,
-                        cure="name the consumer, or leave it out",
-                    )
+            for name, _ in given_options(self, "create_consumer", "ack_wait"):
+                raise OptionError(
+                    f"option {name} applies only with consumer",
+                    option=name,
+                    cure="name the consumer, or leave it out",
+                )
             return
         if self.only_stream is None:
             raise OptionError(
@@ -411,17 +399,13 @@ class ReadOptions:
             )
         self._refuse(
             "a query with a consumer, because the server knows what the consumer has delivered",
-            **self._positions(),
+            *_POSITIONS,
         )
-        self._refuse(
-            "a query with a consumer",
-            minOffsetsPerTrigger=self.min_offsets_per_trigger,
-            maxTriggerDelay=self.max_trigger_delay,
-        )
+        self._refuse("a query with a consumer", "min_offsets_per_trigger", "max_trigger_delay")
         self._refuse(
             "a query with a consumer, which does not know the sizes of messages",
-            maxBytesPerTrigger=self.max_bytes_per_trigger,
-            maxBytesPerPartition=self.max_bytes_per_partition,
+            "max_bytes_per_trigger",
+            "max_bytes_per_partition",
         )
         if self.ack_wait is not None and self.ack_wait < 1:
             raise OptionError(
@@ -430,9 +414,9 @@ class ReadOptions:
                 cure="give at least 1s, because the query restarts this wait while a batch runs",
             )
 
-    def _check_streams(self, name: str, given: Offsets | None) -> None:
+    def _check_streams(self, name: str, given: Offsets) -> None:
         """Reject offsets that do not belong to the streams."""
-        if given is None or given in {EARLIEST, LATEST}:
+        if given in {EARLIEST, LATEST}:
             return
         example = f'{{"{next(iter(self.streams), "ORDERS")}": {{"seq": 5}}}}'.replace("*", "1")
         if isinstance(given, int):
@@ -469,39 +453,12 @@ class ReadOptions:
                 cure="exchange them, or leave one of them out",
             )
 
-    def _positions(self) -> dict[str, object]:
-        return {
-            "startingOffsets": self.starting_offsets,
-            "endingOffsets": self.ending_offsets,
-            "startingTimestamp": self.starting_timestamp,
-            "endingTimestamp": self.ending_timestamp,
-        }
-
-    def _triggers(self) -> dict[str, object]:
-        return {
-            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
-            "maxBytesPerTrigger": self.max_bytes_per_trigger,
-            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
-            "maxTriggerDelay": self.max_trigger_delay,
-        }
-
-    def _sizes(self) -> dict[str, object]:
-        return {
-            **self._triggers(),
-            "minPartitions": self.min_partitions,
-            "maxRecordsPerPartition": self.max_records_per_partition,
-            "maxBytesPerPartition": self.max_bytes_per_partition,
-            "failOnDataLoss": self.fail_on_data_loss,
-        }
-
-    @staticmethod
-    def _refuse(what: str, **given: object) -> None:
-        """Reject options that do not apply. None means that an option is not given."""
-        for name, value in given.items():
-            if value is not None:
-                raise OptionError(
-                    f"option {name} does not apply to {what}", option=name, cure="leave it out"
-                )
+    def _refuse(self, what: str, *fields: str) -> None:
+        """Reject options that do not apply."""
+        for name, _ in given_options(self, *fields):
+            raise OptionError(
+                f"option {name} does not apply to {what}", option=name, cure="leave it out"
+            )
 
 
 def matches(pattern: str, stream: str) -> bool:

@@ -8,7 +8,15 @@ import attrs
 
 from jetsync_spark.common.dead_letters import FAIL, check_policy, policy, policy_validator
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.options import choice, count, flag, milliseconds, option, text
+from jetsync_spark.common.options import (
+    choice,
+    count,
+    flag,
+    given_options,
+    milliseconds,
+    option,
+    text,
+)
 
 __all__ = ["ATOMIC", "AT_LEAST_ONCE", "CHUNK", "EXACTLY_ONCE", "WriteOptions"]
 
@@ -137,17 +145,12 @@ class WriteOptions:
                 cure="leave it out, or use mode atleastonce",
             )
         if self.mode != EXACTLY_ONCE:
-            for name, value in (
-                ("ledgerSubject", self.ledger_subject),
-                ("writeId", self.write_id),
-                ("batchId", self.batch_id),
-            ):
-                if value is not None:
-                    raise OptionError(
-                        f"option {name} is for mode exactlyonce, not {self.mode}",
-                        option=name,
-                        cure="leave it out, or set mode to exactlyonce",
-                    )
+            for name, _ in given_options(self, "ledger_subject", "write_id", "batch_id"):
+                raise OptionError(
+                    f"option {name} is for mode exactlyonce, not {self.mode}",
+                    option=name,
+                    cure="leave it out, or set mode to exactlyonce",
+                )
         if self.batch_id is not None and self.write_id is None:
             raise OptionError(
                 "option batchId needs a writeId",
