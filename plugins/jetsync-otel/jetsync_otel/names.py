@@ -47,11 +47,11 @@ RECONNECTS: Final = "jetsync.client.reconnects"
 EVENTS: Final = "jetsync.client.events"
 
 
-def error_type(error: BaseException) -> str:
+def error_type(error: BaseException | type[BaseException]) -> str:
     """
-    Return the canonical name of the class of *error*.
+    Return the canonical name of the class of an error.
     """
-    kind = type(error)
+    kind = error if isinstance(error, type) else type(error)
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"

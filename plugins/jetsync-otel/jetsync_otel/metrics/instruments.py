@@ -72,15 +72,21 @@ class Instruments:
         )
 
 
-def labels(operation: str, **more: str | None) -> Labels:
+def labels(
+    operation: str,
+    *,
+    stream: str | None = None,
+    consumer: str | None = None,
+    error: BaseException | type[BaseException] | None = None,
+) -> Labels:
     """
     Return the labels of a metric.
     """
     made: Labels = {names.SYSTEM: names.NATS, names.OPERATION: operation}
-    if more.get("stream"):
-        made[names.DESTINATION] = str(more["stream"])
-    if more.get("consumer"):
-        made[names.GROUP] = str(more["consumer"])
-    if more.get("error"):
-        made[names.ERROR_TYPE] = str(more["error"])
+    if stream:
+        made[names.DESTINATION] = stream
+    if consumer:
+        made[names.GROUP] = consumer
+    if error is not None:
+        made[names.ERROR_TYPE] = names.error_type(error)
     return made

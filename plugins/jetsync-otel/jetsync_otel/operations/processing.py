@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind
 
 import jetsync
 from jetsync_otel import names
 from jetsync_otel.carrier import GETTER
 from jetsync_otel.metrics.instruments import labels
+from jetsync_otel.operations.telemetry import mark_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextvars import Token
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanContext
+    from opentelemetry.trace import Span
 
     from jetsync_otel.metrics.instruments import Labels
     from jetsync_otel.operations.telemetry import Telemetry
@@ -71,16 +72,8 @@ class Processor:
             names.OPERATION: "process",
             names.TYPE: "process",
         }
-        created: dict[tuple[int, int], SpanContext] = {}
-        first = None
-        for message in messages:
-            found = self._telemetry.propagator.extract(message.headers, contexts.Context(), GETTER)
-            origin = trace.get_current_span(found).get_span_context()
-            if origin.is_valid and len(created) < self._telemetry.settings.max_links:
-                created.setdefault((origin.trace_id, origin.span_id), origin)
-            first = found if first is None else first
         stream, consumer = _describe(messages, given)
-        if len(messages) == 1 and first is not None:
+        if len(messages) == 1:
             ambient = trace.get_current_span(context).get_span_context()
             if not ambient.is_valid:
                 # Continue the trace of the publisher, with its baggage.
@@ -90,7 +83,9 @@ class Processor:
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=given,
-            links=[trace.Link(origin) for origin in created.values()],
+            links=self._telemetry.links(
+                self._telemetry.carried_by(message.headers) for message in messages
+            ),
         )
         if span.get_span_context().is_valid:
             # Without an SDK, the publisher's context is passed on unchanged.
@@ -101,10 +96,8 @@ class Processor:
 
 
 def _note_error(span: Span, whose: Labels, error: BaseException) -> None:
-    kind = whose[names.ERROR_TYPE] = names.error_type(error)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
-    span.set_attribute(names.ERROR_TYPE, kind)
-    span.record_exception(error)
+    whose[names.ERROR_TYPE] = names.error_type(error)
+    mark_failed(span, error)
 
 
 def _describe(messages: Sequence[AnyMessage], given: Labels) -> tuple[str | None, str | None]:

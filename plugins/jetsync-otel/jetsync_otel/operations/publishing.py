@@ -18,12 +18,13 @@ import attrs
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel.carrier import GETTER, SETTER
+from jetsync_otel.carrier import SETTER
 from jetsync_otel.metrics.instruments import labels
+from jetsync_otel.operations.telemetry import mark_failed
 
 if TYPE_CHECKING:
     from jetsync_otel.metrics.instruments import Labels
@@ -93,7 +94,7 @@ class Sender:
         in_bulk = operation.window is not None
         links: list[SpanContext] = []
         if operation.dead_letter_headers is not None:
-            origin = self._carried_by(jetsync.Headers(operation.dead_letter_headers))
+            origin = self._telemetry.carried_by(jetsync.Headers(operation.dead_letter_headers))
             links = [trace.get_current_span(origin).get_span_context()]
         sending = self._start(
             "publish",
@@ -137,7 +138,7 @@ class Sender:
         if operation.window is not None:
             self._end_bulk(operation, sending, error)
             return
-        self._set_error(sending.span, error, str(error))
+        mark_failed(sending.span, error)
         self._count(sending.name, operation.stream, 1, error)
         self._finish(sending, operation.stream, error)
 
@@ -170,9 +171,9 @@ class Sender:
         span.set_attribute(names.COUNT, sending.messages)
         if sending.failed:
             span.set_attribute(names.FAILED, sending.failed)
-            self._set_error(span, error, f"{sending.failed} messages failed")
+            mark_failed(span, error, f"{sending.failed} messages failed")
         elif error is not None:
-            self._set_error(span, error, str(error))
+            mark_failed(span, error)
         # The life of a publisher says nothing about the time that publishing takes.
         self._finish(sending, sending.stream, error, measured=operation.name != "publisher")
 
@@ -241,7 +242,7 @@ class Sender:
         """
         contexts.detach(sending.token)
         sending.span.set_attribute(names.COUNT, operation.size)
-        self._set_error(sending.span, error, str(error))
+        mark_failed(sending.span, error)
         self._count(sending.name, operation.stream, operation.size, error)
         self._finish(sending, operation.stream, error)
 
@@ -289,7 +290,7 @@ class Sender:
         """
         sending: Sending | None = None
         headers = jetsync.Headers(message.headers)
-        before = trace.get_current_span(self._carried_by(headers)).get_span_context()
+        before = trace.get_current_span(self._telemetry.carried_by(headers)).get_span_context()
         if before.is_valid:
             sending = self._carried.get(before.span_id)
         if sending is None and (before.is_valid or self._has_some(headers)):
@@ -310,10 +311,6 @@ class Sender:
         return attrs.evolve(message, headers=headers)
 
     # Steps of the above.
-
-    def _carried_by(self, headers: jetsync.Headers) -> Context:
-        """Return the context that the headers of a message carry."""
-        return self._telemetry.propagator.extract(headers, context=Context(), getter=GETTER)
 
     def _has_some(self, headers: jetsync.Headers) -> bool:
         """Tell whether there is anything in the headers that the propagator would write."""
@@ -350,12 +347,6 @@ class Sender:
             context = trace.set_span_in_context(span, context)
         return Sending(name, span, context, time.monotonic())
 
-    def _set_error(self, span: Span, error: BaseException | None, text: str) -> None:
-        span.set_status(Status(StatusCode.ERROR, text))
-        if error is not None:
-            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
-            span.record_exception(error)
-
     def _count(
         self,
         name: str,
@@ -366,12 +357,7 @@ class Sender:
         """Count published messages with the same outcome."""
         if not count:
             return
-        kind = None
-        if isinstance(error, BaseException):
-            kind = names.error_type(error)
-        elif error is not None:
-            kind = f"{error.__module__}.{error.__qualname__}"
-        marked = labels(name, stream=stream, error=kind)
+        marked = labels(name, stream=stream, error=error)
         self._telemetry.instruments.sent.add(count, marked)
         if error is None:
             self._telemetry.instruments.acknowledged.add(count, marked)
@@ -397,7 +383,6 @@ class Sender:
         span.end()
         if not measured:
             return
-        kind = None if error is None else names.error_type(error)
         self._telemetry.instruments.duration.record(
-            seconds, labels(sending.name, stream=stream, error=kind)
+            seconds, labels(sending.name, stream=stream, error=error)
         )

@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 from opentelemetry import context as contexts
-from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel.carrier import GETTER, extract
 from jetsync_otel.metrics.counts import Deliveries, Tallies, sequences
 from jetsync_otel.metrics.instruments import labels
+from jetsync_otel.operations.telemetry import mark_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from opentelemetry.trace import Link, Span
 
     from jetsync_otel.metrics.instruments import Labels
@@ -90,8 +87,8 @@ class Receiver:
         if isinstance(operation, jetsync.FetchOperation):
             self._end_pull(operation, receiving, None)
         elif isinstance(result, jetsync.StoredMessage):
-            context = extract(result, contexts.Context(), propagator=self._telemetry.propagator)
-            self._end_read(operation, receiving, 1, None, result, self._links([context]))
+            links = self._telemetry.links([self._telemetry.carried_by(result.headers)])
+            self._end_read(operation, receiving, 1, None, result, links)
         else:
             self._end_read(operation, receiving, result if isinstance(result, int) else 0, None)
 
@@ -203,9 +200,10 @@ class Receiver:
             context=contexts.Context() if receiving is None else receiving.context,
             kind=SpanKind.CLIENT,
             attributes=given,
+            # Each thread may have collected max_links contexts.
             links=[]
             if deliveries is None
-            else self._links(map(self._context_of, deliveries.blocks)),
+            else self._telemetry.links(map(self._context_of, deliveries.blocks)),
             start_time=started,
         )
         _end(span, error)
@@ -261,22 +259,7 @@ class Receiver:
         return given
 
     def _context_of(self, block: bytes) -> Context:
-        headers = jetsync.Headers.parse(block)[2]
-        return self._telemetry.propagator.extract(
-            headers, context=contexts.Context(), getter=GETTER
-        )
-
-    def _links(self, found: Iterable[Context]) -> list[Link]:
-        """Return unique links to the spans of contexts, up to max_links."""
-        made: dict[tuple[int, int], Link] = {}
-        for context in found:
-            if len(made) >= self._telemetry.settings.max_links:
-                # Each thread may have collected max_links contexts.
-                break
-            named = trace.get_current_span(context).get_span_context()
-            if named.is_valid:
-                made.setdefault((named.trace_id, named.span_id), trace.Link(named))
-        return list(made.values())
+        return self._telemetry.carried_by(jetsync.Headers.parse(block)[2])
 
     def _shown(self, consumer: str) -> str | None:
         return consumer if self._telemetry.settings.consumers else None
@@ -294,12 +277,7 @@ class Receiver:
         consumer = None
         if isinstance(operation, jetsync.FetchOperation):
             consumer = self._shown(operation.consumer)
-        marked = labels(
-            operation.name,
-            stream=operation.stream,
-            consumer=consumer,
-            error=None if error is None else names.error_type(error),
-        )
+        marked = labels(operation.name, stream=operation.stream, consumer=consumer, error=error)
         self._telemetry.instruments.duration.record(time.monotonic() - receiving.started, marked)
 
 
@@ -308,7 +286,5 @@ def _end(span: Span, error: BaseException | None) -> None:
     End a span, with its error if it failed.
     """
     if error is not None:
-        span.set_status(Status(StatusCode.ERROR, str(error)))
-        span.set_attribute(names.ERROR_TYPE, names.error_type(error))
-        span.record_exception(error)
+        mark_failed(span, error)
     span.end()
