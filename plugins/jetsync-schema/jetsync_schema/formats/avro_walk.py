@@ -12,9 +12,12 @@ type once and refer to it by name after that. `named_types` returns the definiti
 from __future__ import annotations
 
 import decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync_schema.errors import DefinitionError, Violation, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEEPEST: Final = 128
 """
@@ -77,25 +80,28 @@ def type_of(schema: Any) -> str:
     return str(schema)
 
 
-def named_types(schema: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
+def named_types(schema: Any) -> dict[str, Any]:
     """
     Return the records, enums and fixed types of a schema by their names.
     """
-    found = {} if found is None else found
-    if isinstance(schema, list):
-        for branch in schema:
-            named_types(branch, found)
-    elif isinstance(schema, dict):
-        kind = schema["type"]
-        if kind in {"record", "error", "enum", "fixed"}:
-            found[schema["name"]] = schema
-        for inner in _inner(schema):
-            named_types(inner, found)
-    return found
+    return {
+        each["name"]: each
+        for each in _parts(schema)
+        if isinstance(each, dict) and each["type"] in {"record", "error", "enum", "fixed"}
+    }
 
 
-def _inner(schema: dict[str, Any]) -> list[Any]:
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yield a schema and all schemas in it."""
+    yield schema
+    for inner in _inner(schema):
+        yield from _parts(inner)
+
+
+def _inner(schema: Any) -> list[Any]:
     """Return the direct sub-schemas of a schema."""
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, list) else []
     kind = schema["type"]
     if kind in {"record", "error"}:
         return [field["type"] for field in schema["fields"]]
@@ -136,23 +142,15 @@ def has_ints(schema: Any) -> bool:
     """
     Return whether a schema contains an int (32 bits).
     """
-    if isinstance(schema, list):
-        return any(map(has_ints, schema))
-    if isinstance(schema, dict):
-        return schema["type"] == "int" or any(map(has_ints, _inner(schema)))
-    return bool(schema == "int")
+    return any(type_of(each) == "int" for each in _parts(schema))
 
 
 def has_logical(schema: Any, kinds: frozenset[str]) -> bool:
     """
     Return whether a schema contains one of these logical types.
     """
-    if isinstance(schema, list):
-        return any(has_logical(branch, kinds) for branch in schema)
-    if not isinstance(schema, dict):
-        return False
-    return schema.get("logicalType") in kinds or any(
-        has_logical(inner, kinds) for inner in _inner(schema)
+    return any(
+        isinstance(each, dict) and each.get("logicalType") in kinds for each in _parts(schema)
     )
 
 
@@ -181,20 +179,10 @@ def check_sizes(schema: Any, names: dict[str, Any]) -> None:
     """
     nothing = _records_of_nothing(names)
     _count_nothing(schema, nothing)
-
-    def visit(schema: Any) -> None:
-        if isinstance(schema, list):
-            for branch in schema:
-                visit(branch)
-        elif isinstance(schema, dict):
-            if schema["type"] == "array" and _takes_nothing(schema["items"], nothing):
-                raise DefinitionError(
-                    "Avro", "an array of items that take no bytes could be endless"
-                )
-            for inner in _inner(schema):
-                visit(inner)
-
-    visit(schema)
+    for each in _parts(schema):
+        is_array = isinstance(each, dict) and each["type"] == "array"
+        if is_array and _takes_nothing(each["items"], nothing):
+            raise DefinitionError("Avro", "an array of items that take no bytes could be endless")
 
 
 def _records_of_nothing(names: dict[str, Any]) -> set[str]:
