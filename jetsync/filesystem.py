@@ -187,7 +187,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
         except (errors.StreamFullError, errors.InsufficientResourcesError) as error:
             raise OSError(errno.ENOSPC, str(error), path) from error
 
-    # What is there.
+    # Listings.
 
     def _buckets(self) -> list[str]:
         return sorted(store.bucket for store in self._client().jetstream().object_stores())
@@ -387,7 +387,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             )
         return True
 
-    # Data.
+    # Reading and writing data.
 
     def _open(
         self,
@@ -578,7 +578,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if error.filename != path1 or not self.isdir(path1):
                 raise
 
-    # Changes.
+    # Creating and removing.
 
     def mkdir(self, path: str, create_parents: bool = True, **fields: Any) -> None:  # noqa: ARG002, FBT001, FBT002 - fsspec's signature
         """

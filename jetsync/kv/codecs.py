@@ -53,10 +53,10 @@ class KeyCodec(Protocol):
     """
 
     def encode_key(self, key: str) -> str:
-        """Return the key to store, which has to be valid for servers."""
+        """Encode a key. Servers have to accept the result as a key."""
 
     def decode_key(self, key: str) -> str:
-        """Return the key of a stored one."""
+        """Decode a stored key."""
 
 
 class ValueCodec(Protocol[DecodedT_co]):
@@ -68,10 +68,10 @@ class ValueCodec(Protocol[DecodedT_co]):
     """
 
     def encode(self, key: str, value: Any) -> Payload:
-        """Return the bytes or text to store."""
+        """Encode a value as bytes or text."""
 
     def decode(self, key: str, value: bytes) -> DecodedT_co:
-        """Return the value of stored bytes. Not called for markers, which have none."""
+        """Decode a stored value. Not called for markers, which have none."""
 
 
 @attrs.frozen
@@ -93,7 +93,7 @@ class Base64Codec:
         return ".".join([part if part in {"*", ">"} else _encode_part(part) for part in parts])
 
     def decode_key(self, key: str) -> str:
-        """Return the key of a stored one."""
+        """Decode a stored key."""
         try:
             return ".".join([_decode(part.encode()).decode() for part in key.split(".")])
         except UnicodeError:
@@ -137,7 +137,7 @@ class PathCodec:
     """
 
     def encode_key(self, key: str) -> str:
-        """Return the path with dots."""
+        """Replace the slashes of a path with dots."""
         if "." in key:
             raise InvalidKeyError(key, "a path cannot contain a dot, which stands for a slash")
         if key == "/":
@@ -147,11 +147,11 @@ class PathCodec:
         return (ROOT + key if key.startswith("/") else key).replace("/", ".")
 
     def encode_filter(self, pattern: str) -> str:
-        """Return the pattern with dots."""
+        """Replace the slashes of a pattern with dots."""
         return self.encode_key(pattern)
 
     def decode_key(self, key: str) -> str:
-        """Return the path of a stored key."""
+        """Decode a stored key as a path."""
         if key == ROOT:
             return "/"
         return key.removeprefix(ROOT if key.startswith(f"{ROOT}.") else "").replace(".", "/")
@@ -205,26 +205,26 @@ class ChainCodec:
         return f"ChainCodec({', '.join(map(repr, self.codecs))})"
 
     def encode_key(self, key: str) -> str:
-        """Return the key that the last codec makes."""
+        """Encode a key with all codecs, from first to last."""
         stored: str = self._run(enumerate(self.codecs), "encode_key", key)
         return stored
 
     def encode_filter(self, pattern: str) -> str:
-        """Return the pattern that the last codec makes."""
+        """Encode a pattern with all codecs, from first to last."""
         stored: str = self._run(enumerate(self.codecs), "encode_filter", pattern)
         return stored
 
     def decode_key(self, key: str) -> str:
-        """Return the key of a stored one."""
+        """Decode a stored key."""
         shown: str = self._run(self._backwards(), "decode_key", key)
         return shown
 
     def encode(self, key: str, value: Any) -> Any:
-        """Return what the last codec makes of the value."""
+        """Encode a value with all codecs, from first to last."""
         return self._run(enumerate(self.codecs), "encode", value, key)
 
     def decode(self, key: str, value: bytes) -> Any:
-        """Return the value of a stored one."""
+        """Decode a stored value."""
         return self._run(self._backwards(), "decode", value, key)
 
     def _backwards(self) -> Iterable[tuple[int, Any]]:

@@ -95,7 +95,7 @@ class Transaction(Generic[ValueT]):
         self._bucket = bucket
         self._timeout = timeout
         self._lock = short_lock()
-        # The changes and their keys.
+        # The key of each change, in the same order, is in the second list.
         self._changes: list[OutboundMessage] = []
         self._keys: list[str] = []
         # The keys that must not have a value. They may have the marker of a deleted value.
