@@ -44,9 +44,6 @@ The line about each command in `jetsync --help`, which imports none of them. The
 module of its name, under its name.
 """
 
-_MODULES: Final = {"object": "objects", "pub": "messages"}
-"""The modules that have another name than their command."""
-
 _ADVICE: Final = {
     "use create_or_update_stream to change it": "`jetsync stream info` shows it, "
     "`nats stream edit` changes it, and `jetsync stream rm` removes it",
@@ -95,7 +92,7 @@ class Commands(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"jetsync.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(f"jetsync.cli.{cmd_name}")
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command

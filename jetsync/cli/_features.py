@@ -37,7 +37,7 @@ class Feature:
     """Versions below this one have the feature, with serious faults."""
 
     fault: str = ""
-    """Which faults."""
+    """What goes wrong on those versions."""
 
 
 FEATURES: Final = (

@@ -11,7 +11,7 @@ import click
 
 import jetsync
 from jetsync.cli._connection import Group, connect, jetstream
-from jetsync.cli._names import consumer_argument, stream_argument
+from jetsync.cli._name_completion import consumer_argument, stream_argument
 from jetsync.cli._output import (
     GOOD,
     NAME,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from jetsync.cli._connection import Command, jetstream
-from jetsync.cli._names import stream_argument
+from jetsync.cli._name_completion import stream_argument
 from jetsync.cli._output import (
     json_option,
+    message_dict,
     moment,
     payload,
     print_json,
@@ -19,7 +20,6 @@ from jetsync.cli._output import (
     say,
     write_raw,
 )
-from jetsync.cli._shown import as_dict
 from jetsync.cli._units import moment_of, number_option
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def get(
         write_raw(message.data)
     elif as_json:
         fields = (message.stream, message.sequence, message.subject, message.timestamp)
-        print_json(as_dict(*fields, message.headers, message.data))
+        print_json(message_dict(*fields, message.headers, message.data))
     else:
         print_pairs(
             [

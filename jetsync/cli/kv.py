@@ -11,7 +11,7 @@ import click
 
 import jetsync
 from jetsync.cli._connection import Group, connect, jetstream
-from jetsync.cli._names import bucket_argument
+from jetsync.cli._name_completion import bucket_argument
 from jetsync.cli._output import (
     GOOD,
     NAME,
@@ -31,11 +31,12 @@ from jetsync.cli._output import (
     print_pairs,
     read_input,
     say,
+    show_line,
     size,
+    text_or_base64,
     until_ctrl_c,
     write_raw,
 )
-from jetsync.cli._shown import show_line, text_or_base64
 from jetsync.cli._units import age_option, number_option, size_option, ttl_option
 
 last_option: Final = number_option(

@@ -12,7 +12,7 @@ import click
 
 import jetsync
 from jetsync.cli._connection import Group, connect, jetstream
-from jetsync.cli._names import store_argument
+from jetsync.cli._name_completion import store_argument
 from jetsync.cli._output import (
     GOOD,
     NAME,
@@ -34,13 +34,13 @@ from jetsync.cli._output import (
     progress,
     readable_files,
     say,
+    show_line,
     shown_file,
     size,
     until_ctrl_c,
     until_output_closes,
     write_raw,
 )
-from jetsync.cli._shown import show_line
 from jetsync.cli._units import age_option, number_option, size_option
 
 if TYPE_CHECKING:

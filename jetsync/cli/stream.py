@@ -14,7 +14,7 @@ import attrs
 import click
 
 from jetsync.cli._connection import Group, jetstream
-from jetsync.cli._names import stream_name_argument
+from jetsync.cli._name_completion import stream_name_argument
 from jetsync.cli._output import (
     GOOD,
     NAME,

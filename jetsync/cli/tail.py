@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jetsync.cli._connection import Command, connect
-from jetsync.cli._names import stream_argument
+from jetsync.cli._name_completion import stream_argument
 from jetsync.cli._output import (
     WARNING,
     Styled,
+    message_dict,
     payload,
     print_each,
     print_json_line,
     say,
+    show_line,
     until_ctrl_c,
     write_raw,
 )
-from jetsync.cli._shown import as_dict, show_line
 from jetsync.cli._units import number_option, since_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
@@ -220,7 +221,7 @@ def show_json(message: jetsync.Message) -> None:
     """
     about = message.metadata
     fields = (about.stream, about.stream_sequence, message.subject, about.timestamp)
-    print_json_line(as_dict(*fields, message.headers, message.data))
+    print_json_line(message_dict(*fields, message.headers, message.data))
 
 
 def show_raw(message: jetsync.Message) -> None:

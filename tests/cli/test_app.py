@@ -34,7 +34,7 @@ from jetsync.cli._app import COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import COMMAND, make_options
 from jetsync.cli._features import FEATURES, missing, verdicts
-from jetsync.cli._shown import as_dict
+from jetsync.cli._output import message_dict
 from jetsync.cli.stream import read_config
 from jetsync.errors import ApiError, ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
@@ -1256,7 +1256,7 @@ def test_json_of_a_message_reads_its_headers_once(monkeypatch):
     headers = jetsync.Headers((f"H{number % 9_000}", str(number)) for number in range(9_500))
     time = dt.datetime(2026, 8, 6, tzinfo=dt.timezone.utc)
 
-    found = as_dict("S", 1, "s", time, headers, b"")["headers"]
+    found = message_dict("S", 1, "s", time, headers, b"")["headers"]
 
     assert len(found) == 9_000
     assert (found["H0"], found["H600"]) == (["0", "9000"], ["600"])

@@ -12,7 +12,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from jetsync.cli import _names
+from jetsync.cli import _name_completion
 from jetsync.cli._app import jetsync as app
 
 NO_SERVER = "nats://127.0.0.1:1"
@@ -174,7 +174,7 @@ class TestWords:
             def stream_names(self):
                 return ["a", "A-b_1=", "$(id)", "a;b", "-f", "a b", "`id`", "a\x1b[2J", "b", "a\n"]
 
-        monkeypatch.setattr(_names, "connect", lambda _options: Client())
+        monkeypatch.setattr(_name_completion, "connect", lambda _options: Client())
 
         assert complete(run, "stream", "info", "") == ["A-b_1=", "a", "b"]
         assert complete(run, "stream", "info", "a") == ["a"]
