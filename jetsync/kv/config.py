@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
 
-from jetsync._base.fields import checked, duration
+from jetsync._base.fields import check_exclusive, checked, duration
 from jetsync._base.html import html_table
 from jetsync._proto.kv import STREAM_PREFIX, check_bucket, subjects_of
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
@@ -200,10 +200,7 @@ class KeyValueConfig:
             raise InvalidArgumentError(
                 "limit_marker_ttl must be at least 1 second", argument="limit_marker_ttl"
             )
-        if self.mirror is not None and self.sources:
-            raise InvalidArgumentError(
-                "mirror and sources exclude each other: give one of them", argument="sources"
-            )
+        check_exclusive(mirror=self.mirror, sources=self.sources or None)
         if self.mirror is not None and self.atomic:
             raise InvalidArgumentError(
                 "a mirror allows no transactions: set atomic on its origin", argument="atomic"
