@@ -555,13 +555,23 @@ class JetStream:
             # Another client created it between the two requests, with another configuration.
             return Stream(context, _stream_admin.update(context, wanted, deadline))
 
-    def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
+    def stream(self, name: str, *, lookup: bool = True, timeout: Seconds | None = None) -> Stream:
         """
         Return an existing stream.
 
+        Args:
+            name: The stream.
+            lookup: Ask the server for the stream's info. With False, nothing is sent, so the user
+                needs no permission for that request, and ``cached_info`` has only the name. Reads
+                of single messages then use direct gets, and ask the leader if no server answers.
+            timeout: Seconds for the request.
+
         Raises:
             StreamNotFoundError: The stream does not exist.
+            PermissionDeniedError: The user may not ask for the info.
         """
+        if not lookup:
+            return self._named(name)
         deadline = self._context.deadline(timeout)
         return Stream(self._context, _stream_admin.info(self._context, name, deadline))
 
@@ -661,15 +671,24 @@ class JetStream:
         """
         return self._named(stream).create_or_update_consumer(consumer, timeout=timeout, **fields)
 
-    def consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> Consumer:
+    def consumer(
+        self, stream: str, name: str, *, lookup: bool = True, timeout: Seconds | None = None
+    ) -> Consumer:
         """
         Return an existing consumer.
+
+        Args:
+            stream: The stream.
+            name: The consumer.
+            lookup: As for :meth:`Stream.consumer`.
+            timeout: Seconds for the request.
 
         Raises:
             ConsumerNotFoundError: The consumer does not exist.
             StreamNotFoundError: The stream does not exist.
+            PermissionDeniedError: The user may not ask for the info.
         """
-        return self._named(stream).consumer(name, timeout=timeout)
+        return self._named(stream).consumer(name, lookup=lookup, timeout=timeout)
 
     def delete_consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> None:
         """

@@ -46,7 +46,7 @@ from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset
 from jetsync.values.stream_config import StreamConfig
-from jetsync.values.subjects import validate_filter
+from jetsync.values.subjects import validate_filter, validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -100,8 +100,15 @@ class Stream:
         self._info = info
 
     def __repr__(self) -> str:
+        if not self._is_looked_up:
+            return f"<Stream {self._name!r}>"
         state = self._info.state
         return f"<Stream {self._name!r} {state.messages} messages up to {state.last_seq}>"
+
+    @property
+    def _is_looked_up(self) -> bool:
+        """Whether the server has sent the stream's info."""
+        return self._info.created is not None
 
     @property
     def name(self) -> str:
@@ -328,13 +335,27 @@ class Stream:
         """
         return self._put_consumer("create_or_update", consumer, fields, timeout)
 
-    def consumer(self, name: str, *, timeout: Seconds | None = None) -> Consumer:
+    def consumer(
+        self, name: str, *, lookup: bool = True, timeout: Seconds | None = None
+    ) -> Consumer:
         """
         Return an existing consumer.
 
+        Args:
+            name: The consumer.
+            lookup: Ask the server for the consumer's info. With False, nothing is sent, so the user
+                needs no permission for that request. jetsync then takes the consumer for a pull
+                consumer with explicit acknowledgements and without priority groups. If there is no
+                such consumer, the first read says so.
+            timeout: Seconds for the request.
+
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
+            PermissionDeniedError: The user may not ask for the info.
         """
+        if not lookup:
+            config = ConsumerConfig(name=validate_name("consumer", name))
+            return self._consumer(ConsumerInfo(name=name, config=config))
         deadline = self._context.deadline(timeout)
         return self._consumer(_consumer_admin.info(self._context, self._name, name, deadline))
 
@@ -1011,9 +1032,9 @@ class Stream:
         """
         context = self._context
         if direct is None:
-            get = (
-                _messages.confirmed_get if self._info.config.allow_direct else _messages.leader_get
-            )
+            # Without a lookup it is not known whether the stream allows direct gets.
+            tries_direct = self._info.config.allow_direct or not self._is_looked_up
+            get = _messages.confirmed_get if tries_direct else _messages.leader_get
         else:
             get = _messages.direct_get if direct else _messages.leader_get
         enter = context.plugins.enter_fetch
