@@ -1935,7 +1935,7 @@ typedef struct {
     /* The entries of the last `fresh` messages, NULL for none, and how many the memory holds. */
     PyObject **entries;
     Py_ssize_t fresh, entry_room;
-    int64_t last, places, small, done;
+    int64_t last, places, small, most, done;
 } Stage;
 
 static PyObject *
@@ -2033,7 +2033,7 @@ begin_stage(PyObject *self, PyObject *prefix, int in_headers)
     stage->fresh = stage->entry_room = 0;
     stage->frames.size = 0;
     stage->count = stage->taken = stage->taken_bytes = stage->size = stage->taken_size = 0;
-    stage->last = stage->places = stage->small = stage->done = 0;
+    stage->last = stage->places = stage->small = stage->most = stage->done = 0;
     LET_FIELDS_GO();
     Py_XDECREF(before);
     release_all(entries, fresh);
@@ -2161,7 +2161,7 @@ as_entry(PyObject *argument)
 
 PyDoc_STRVAR(stage_stage_doc,
 "stage($self, subject, data, header=b'', entry=None, /)\n--\n\n"
-"Stage a small message with a known subject, and return its number, or 0.");
+"Stage a message with a known subject, and return its number, or 0.");
 
 static PyObject *
 stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -2193,7 +2193,8 @@ stage_stage(PyObject *self, PyObject *const *args, Py_ssize_t count)
     HOLD_FIELDS(self);
     /* Looked at again: whoever has stopped and then closed the stage finds no message later. */
     if (stage->places > 0 && !READ_FLAG(&stage->is_stopped) &&
-        (int64_t)header.size + data.size <= stage->small) {
+        (int64_t)header.size + data.size <= stage->small &&
+        (int64_t)stage->size + header.size + data.size < stage->most) {
         failed = add_frame(stage, subject, header, data, count > 3 ? as_entry(args[3]) : NULL);
         stage->places -= failed == 0;
         number = stage->last;
@@ -2322,21 +2323,23 @@ stage_append(PyObject *self, PyObject *const *args, Py_ssize_t count)
 }
 
 PyDoc_STRVAR(stage_allow_doc,
-"allow($self, last, places, small, /)\n--\n\nOpen the stage for some messages.");
+"allow($self, last, places, small, most, /)\n--\n\nOpen the stage for some messages.");
 
 static PyObject *
 stage_allow(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Stage *stage = (Stage *)self;
-    int64_t last, places, small;
-    if (check_count("allow", count, 3) < 0 || read_count(args[0], "last", &last) < 0 ||
-        read_integer(args[1], &places) < 0 || read_integer(args[2], &small) < 0) {
+    int64_t last, places, small, most;
+    if (check_count("allow", count, 4) < 0 || read_count(args[0], "last", &last) < 0 ||
+        read_integer(args[1], &places) < 0 || read_integer(args[2], &small) < 0 ||
+        read_integer(args[3], &most) < 0) {
         return NULL;
     }
     HOLD_FIELDS(self);
     stage->last = last;
     stage->places = places;
     stage->small = small;
+    stage->most = most;
     stage->done = last - stage->count;
     stage->taken = stage->taken_bytes = stage->taken_size = 0;
     SET_FLAG(&stage->is_stopped, 0);
@@ -2359,6 +2362,7 @@ stage_permit(PyObject *self, PyObject *const *args, Py_ssize_t count)
     HOLD_FIELDS(self);
     stage->places = last > stage->last ? last - stage->last : 0;
     stage->small = small;
+    stage->most = INT64_MAX;
     SET_FLAG(&stage->is_stopped, 0);
     LET_FIELDS_GO();
     Py_RETURN_NONE;

@@ -288,31 +288,11 @@ class FastIngest:
         return self.phase in _OVER
 
     @property
-    def window(self) -> int:
-        """How many messages may be in flight."""
-        return self.flow * self._outstanding
-
-    @property
     def room(self) -> int:
         """How many more messages may be sent now."""
         if self.phase is not Phase.OPEN:
             return 0
-        return self.window - self.ledger.in_flight
-
-    def sendable(self, wanted: int) -> int:
-        """
-        Return how many messages to send now, 0 to wait for an ack first.
-
-        A write is worth its cost if half of the window is free, or room for all *wanted* messages.
-        But the server acknowledges complete flows only, so with less in flight no ack would come.
-        """
-        room = self.room
-        if room <= 0:
-            return 0
-        half = max(self.window // 2, 1)
-        if room >= min(wanted, half) or self.ledger.in_flight < self.flow:
-            return min(room, wanted)
-        return 0
+        return self.flow * self._outstanding - self.ledger.in_flight
 
     # Calls of the owner.
 
@@ -332,24 +312,21 @@ class FastIngest:
     def start(self, now: float, subject: str) -> None:
         """Record that the first message is about to be sent."""
         self._happened(Event.START)
-        self.claim(1, now, subject)
+        self.claim(now, subject)
 
-    def claim(self, count: int, now: float, subject: str) -> None:
-        """
-        Assign numbers to *count* messages before they are sent, so that none is used twice.
-
-        The last one goes to *subject*.
-        """
+    def claim(self, now: float, subject: str) -> None:
+        """Assign the next number to a message before it is sent, so that none is used twice."""
         self.subject = subject
-        self.ledger.sent += count
+        self.ledger.sent += 1
         self._ask_at = now + ACK_TIMEOUT
 
-    def unclaim(self, count: int) -> None:
-        """Take back messages, a start or a commit that were certainly not sent."""
-        is_commit = self.phase is Phase.COMMITTING
-        left = self._committed - 1 if is_commit else self.ledger.sent - count
-        self.ledger.sent = left
-        self._happened(Event.COMMIT_UNSENT if left else Event.NOTHING_SENT)
+    def unsent(self) -> None:
+        """Take back a start or a commit that was certainly not sent."""
+        if self.phase is Phase.STARTING:
+            self.ledger.sent = 0
+        elif self.phase is Phase.COMMITTING:
+            self.ledger.sent = self._committed - 1
+        self._happened(Event.COMMIT_UNSENT if self.ledger.sent else Event.NOTHING_SENT)
 
     def take_refusal(self) -> Exception | None:
         """Return why no batch started, and forget it: its traceback refers to its callers."""

@@ -87,7 +87,7 @@ class AtomicBatch:
 
     # Threads: any. The thread of a commit waits without the turn; its phase keeps other calls
     # out.
-    # Locks: the batch turn, `_turn`, protects all fields, but `add` stages small messages without
+    # Locks: the batch turn, `_turn`, protects all fields, but `add` stages messages without
     # it. `discard` only sets `_discarding` if another call has the turn. Plugins run without
     # it.
 

@@ -1,8 +1,8 @@
 """
 One attempt to send an atomic batch over one connection, and what follows if it fails.
 
-Small messages are not written one by one. They are staged, and then written together, so the server
-works while the caller adds more.
+Messages are not written one by one. They are staged, and then written together, so the server works
+while the caller adds more.
 
 To *resend* a batch is to send it again as a whole, in another attempt with another id.
 ``AtomicBatch.resend`` does that, and so does each retry of a commit. The table in
@@ -28,7 +28,7 @@ from jetsync._proto.frames import hpub
 from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
 from jetsync.publish.advisories import listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE, Stage
+from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, STAGING_PAUSE, Stage
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 from jetsync.values.server_versions import MARKER_LEVEL
@@ -201,7 +201,7 @@ class BatchAttempt:
 
     def stage(self, subject: Any, data: Any) -> bool:
         """
-        Stage a small message, or return False if :meth:`add` has to add it.
+        Stage a message, or return False if :meth:`add` has to add it.
 
         Any thread may call this, without the turn. The staged messages are written when a message
         does not fit on the stage, when one is added more than :data:`STAGING_PAUSE` seconds after
@@ -231,21 +231,22 @@ class BatchAttempt:
         part, stage = self.engine.add(item), self._stage
         if part is None:
             return
-        target, tail, payload = part.items[0]
-        if part.asks or len(tail) + len(payload) > SMALL:
+        if part.asks:
             self.send([part], deadline, self._take([part]))
             return
+        target, tail, payload = part.items[0]
         # Ctrl-C may have ended the last call before it opened the stage, which sets the numbers.
-        stage.allow(part.first - 1, 0, 0)
+        stage.allow(part.first - 1, 0, 0, 0)
         stage.add(target, payload, tail, None)
-        if stage.count >= MOST_STAGED or time.monotonic() > self._due:
+        is_full = stage.count >= MOST_STAGED or stage.size >= MOST_STAGED_BYTES
+        if is_full or time.monotonic() > self._due:
             self.send((), deadline, self._take(()))
 
     def allow_staging(self) -> None:
         """Let other threads stage from here on; the caller has the turn."""
         engine, stage = self.engine, self._stage
         places = min(engine.places, MOST_STAGED - 1 - stage.count)
-        stage.allow(engine.last, places, self.messages.small)
+        stage.allow(engine.last, places, self.messages.small, MOST_STAGED_BYTES)
 
     def _take(self, parts: Sequence[Part[BatchItem]]) -> bytes:
         """Return the staged frames. The engine keeps them, followed by the messages of *parts*."""

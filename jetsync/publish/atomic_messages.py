@@ -22,7 +22,7 @@ from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidTypeError, JetSyncError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
-from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL
+from jetsync.publish.stage import MOST_STAGED_BYTES
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL
@@ -193,7 +193,7 @@ class BatchMessages:
             self._stream_size = limit = max_msg_size
         self._room = limit - self.wire.added
         if self._options.ttl is None:
-            self.small = min(SMALL, self._room - len(_NO_HEADERS))
+            self.small = self._room - len(_NO_HEADERS)
 
     def all_have_ids(self, count: int) -> bool:
         """Return whether all *count* messages have an id, so that none can be stored twice."""

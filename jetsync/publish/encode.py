@@ -94,6 +94,10 @@ class Encoder:
         self._version = server.version
         return changed or self.limit < before
 
+    def knows(self, subject: object) -> bool:
+        """Return whether a message with *subject* was encoded; not after its subject is dropped."""
+        return type(subject) is str and subject in self.targets
+
     def encode(self, item: Any) -> Encoded:
         """
         Check *item* and return its encoded parts.

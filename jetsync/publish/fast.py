@@ -7,15 +7,13 @@ next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and 
 A lost connection and an interrupted call end the batch in both modes.
 
 A call takes the turn of the publisher within its deadline and keeps it while it waits for room.
-``add`` stages small messages without it while there is room. No code of the user (``on_gap``,
+``add`` stages messages without it while there is room. No code of the user (``on_gap``,
 plugins, the iterable of ``add_many``) runs in the turn.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import attrs
@@ -28,13 +26,13 @@ from jetsync._base.html import html_table
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
-from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
+    coerce_outbound,
     final_message,
     message_iterator,
     subject_of,
@@ -57,12 +55,6 @@ __all__ = ["FastPublisher", "FastStatistics"]
 # The largest flow of a server, and the most acks that may be outstanding (ADR-50).
 FLOW_LIMIT: Final = 500
 ACKS_LIMIT: Final = 3
-
-# Messages to take from an iterable at first, before jetsync knows their size and rate.
-FIRST_CHUNK: Final = 16
-
-# The approximate seconds for which messages of a slow iterable are collected before they are sent.
-CHUNK_TIME: Final = 0.05
 
 # Seconds to wait for a call of another thread when an exception ends the context.
 EXIT_WAIT: Final = 0.1
@@ -148,7 +140,7 @@ class FastPublisher:
 
     # Threads: any.
     # Locks: the publisher turn, that of `_link`, protects it and its engine, also during waits.
-    # `add` stages small messages without it. Plugins, `on_gap` and iterables of the user run
+    # `add` stages messages without it. Plugins, `on_gap` and iterables of the user run
     # without it.
 
     __reduce__ = refuse_copy
@@ -242,7 +234,7 @@ class FastPublisher:
 
         The first call waits for the server's answer. A later call waits only if too many messages
         are in flight: ``flow`` times ``max_outstanding_acks``, two arguments of
-        :meth:`JetStream.fast_publisher`. jetsync also collects small messages for up to 4 ms. So
+        :meth:`JetStream.fast_publisher`. jetsync also collects messages for up to 4 ms. So
         the message may not be stored yet when the call returns. If a message fails, a later call
         raises its error, or ``on_gap`` gets it. Any thread may add. Ctrl-C may end the batch: the
         outcome of messages in flight is then unknown, and the next call raises an error that says
@@ -281,17 +273,21 @@ class FastPublisher:
             and (number := self._stage(subject, data))
         ):
             return number
-        self._lane.check()
-        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         # A plain pair is faster to create and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        return self._add(item, timeout)
+
+    def _add(self, item: Any, timeout: Seconds | None) -> int:
+        """Send any message and return its number; as :meth:`add`."""
+        self._lane.check()
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         if not self._is_plain:
             item = self._prepared(item)
-            subject = subject_of(item)
+        subject = subject_of(item)
         encoder, stage, number = self._link.stream.encoder, self._link.stage, 0
-        if stage.places > 0 and type(subject) is str and subject in encoder.targets:
+        if stage.places > 0 and encoder.knows(subject):
             _, header, payload, _ = encoder.encode(item)
             number = stage.stage(subject, payload, header)
         if not number:
@@ -307,13 +303,11 @@ class FastPublisher:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Send the messages of an iterable in blocks, and return their number.
+        Send the messages of an iterable one after another, and return their number.
 
-        jetsync reads at most a few hundred messages ahead, and fewer if the iterable is slow. A
-        message can wait until the iterable has yielded later ones. Other threads may add messages
-        between blocks. If the iterable raises, or yields an invalid message, the messages before it
-        are sent and then the error is raised. ``statistics()`` shows how many messages were sent.
-        Thread-safe.
+        jetsync reads no message ahead, and sends each one as :meth:`add` does. Other threads may
+        add messages meanwhile. If the iterable raises, or yields an invalid message, the messages
+        before it are sent. ``statistics()`` shows how many messages were sent. Thread-safe.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -323,45 +317,14 @@ class FastPublisher:
         Raises: as :meth:`add`.
         """
         self._lane.check()
-        source = message_iterator(messages)
-        chunk: list[Any] = []
-        count, size, more = 0, FIRST_CHUNK, True
-        broken: Exception | None = None
-        while more or chunk:
-            wanted = size - len(chunk)
-            if more and wanted > 0:
-                items = islice(source, wanted)
-                start, had = time.monotonic(), len(chunk)
-                try:
-                    # If the iterable or a plugin raises, the list keeps the messages before that.
-                    chunk.extend(items if self._is_plain else map(self._prepared, items))
-                except Exception as error:  # noqa: BLE001 - raised below.
-                    broken = error
-                seconds = time.monotonic() - start
-                more = broken is None and len(chunk) - had == wanted
-                size = _next_size(size, seconds, chunk)
-            if chunk:
-                # Messages without room stay in the chunk. It is filled up again, so blocks stay
-                # large.
-                sent = self._add_block(chunk, timeout)
-                count += sent
-                del chunk[:sent]
-        if broken is not None:
-            try:
-                raise broken
-            finally:
-                # The traceback of the error refers to this frame, so keeping the variable would
-                # create a reference cycle.
-                del broken
+        stage, count = self._stage, 0
+        for item in message_iterator(messages):
+            if type(item) is not tuple or len(item) != 2:
+                self._add(coerce_outbound(item), timeout)
+            elif not stage(*item):
+                self._add(item, timeout)
+            count += 1
         return count
-
-    def _add_block(self, chunk: list[Any], timeout: Seconds | None) -> int:
-        """Send the first messages of *chunk*, and return how many were sent."""
-        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
-        sent = self._call(self._link.add_block, deadline, chunk)
-        if self._link.stream.encoder.has_ttl:
-            self._raised_ttls.check(chunk[:sent])
-        return sent
 
     def _call(self, call: Callable[..., T], deadline: Deadline, *arguments: Any) -> T:
         """
@@ -541,16 +504,3 @@ class FastPublisher:
 def _refuse(_subject: object, _data: object) -> int:
     """Stage nothing, because the message may have to be changed."""
     return 0
-
-
-def _next_size(size: int, seconds: float, chunk: list[Any]) -> int:
-    """Return how many messages to take next: enough for a block, or fewer if they come slowly."""
-    if seconds > CHUNK_TIME:
-        size = int(size * CHUNK_TIME / seconds)
-    else:
-        size *= 2
-    item = chunk[-1] if chunk else None
-    # An estimate is good enough, because the real size decides where a block ends.
-    data = item[1] if type(item) is tuple and len(item) > 1 else getattr(item, "data", None)
-    each = len(data) if isinstance(data, (bytes, bytearray, str)) else 0
-    return max(1, min(size, BLOCK_MESSAGES, BLOCK_BYTES // (each + 1) + 1))

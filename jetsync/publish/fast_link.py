@@ -28,14 +28,13 @@ from jetsync._proto.fastingest import (
     FastIngest,
     Phase,
 )
-from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_POLL, FastStream
 from jetsync.publish.flight import NOT_SENT
-from jetsync.publish.stage import MOST_STAGED_BYTES, SMALL, STAGING_PAUSE, Stage
+from jetsync.publish.stage import MOST_STAGED_BYTES, STAGING_PAUSE, Stage
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
@@ -154,14 +153,14 @@ class FastLink:
         """Stage one message as soon as there is room, and return its number."""
         engine, stage, stream = self.engine, self.stage, self.stream
         stream.deadline = deadline
-        while self._make_room(1, deadline):
+        while self._make_room(deadline):
             is_full = stage.count >= BLOCK or stage.size >= MOST_STAGED_BYTES
             # Staged messages do not wait for the lookup of a new subject's stream.
-            is_new = subject_of(item) not in stream.encoder.targets
-            if (is_full or (is_new and stage.count)) and not self._write(b"", 0, deadline):
+            is_new = not stream.encoder.knows(subject_of(item))
+            if (is_full or (is_new and stage.count)) and not self._write(b"", deadline):
                 continue
             frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
-            engine.claim(1, time.monotonic(), subject_of(item))
+            engine.claim(time.monotonic(), subject_of(item))
             stage.append(frame)
             break
         else:
@@ -169,41 +168,12 @@ class FastLink:
         self._open_stage()
         return self.ledger.sent
 
-    def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
-        """Send the first of *items* in one write, and return how many were sent."""
-        engine, ledger = self.engine, self.ledger
-        self.stream.deadline = deadline
-        invalid: errors.JetSyncError | None = None
-        if self.stage.count:
-            # As in `add`.
-            self._write(b"", 0, deadline)
-        room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
-        if not room:
-            self._start(items[0], deadline)
-            return 1
-        block, before = Stage(self.stream.encoder.targets, SUFFIX[OP_APPEND]), ledger.sent
-        block.begin(engine.prefix)
-        block.allow(before, 0, 0)
-        try:
-            self.stream.encoder.fill(block, iter(items), engine.prefix, before + room)
-        except errors.JetSyncError as error:
-            invalid = error
-        count = block.count
-        if count:
-            engine.claim(count, time.monotonic(), subject_of(items[count - 1]))
-            if not self._write(block.take(), count, deadline):
-                return 0
-        if invalid is not None:
-            # The messages before it were sent, as if each had been added by itself.
-            raise invalid
-        return count
-
     def commit(self, item: Any, deadline: Deadline) -> None:
         """Commit, with a final message unless it is None, and wait until the batch has ended."""
         engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
         while True:
-            self._make_room(1, deadline, while_closing=True)
+            self._make_room(deadline, while_closing=True)
             if engine.phase is Phase.NEW:
                 if item is None:
                     raise errors.InvalidArgumentError(
@@ -211,12 +181,11 @@ class FastLink:
                     )
                 self._open(valid_subject(item), deadline)
             op = OP_END if item is None else OP_COMMIT
-            block = self._listener.line + self._frame(op, ledger.sent + 1, item)
+            block = self._frame(op, ledger.sent + 1, item)
             subject = None if item is None else subject_of(item)
             engine.commit(time.monotonic(), subject)
-            if self._write(block, 1, deadline):
+            if self._write(block, deadline):
                 break
-        self._listener.line = b""
         self._await_answer(deadline, item)
         if engine.phase is not Phase.DONE:
             self.raise_end(deadline)
@@ -232,22 +201,22 @@ class FastLink:
         target, header, payload, _ = self.stream.encoder.encode(item)
         return frames.message(target, reply, header or None, payload)
 
-    def _write(self, block: bytes, count: int, deadline: Deadline) -> bool:
+    def _write(self, block: bytes, deadline: Deadline) -> bool:
         """
-        Write the staged messages and *count* claimed ones; return False if the connection is lost.
+        Write the staged messages, and then *block*; return False if the connection is lost.
         """
-        stage = self.stage
-        staged = stage.take()
+        stage, listener = self.stage, self._listener
+        block = listener.line + stage.take() + block
         try:
-            self._lane.write(staged + block, deadline, self.epoch, while_closing=True)
-        except errors.ConnectionLostError:
-            self.engine.unclaim(count)
+            self._lane.write(block, deadline, self.epoch, while_closing=True)
+        except NOT_SENT as error:
+            self.engine.unsent()
+            if not isinstance(error, errors.ConnectionLostError):
+                raise
             self._lose_connection()
             return False
-        except NOT_SENT:
-            self.engine.unclaim(count)
-            raise
         stage.written()
+        listener.line = b""
         self._has_written = True
         return True
 
@@ -261,7 +230,7 @@ class FastLink:
             self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
             self._ticks = True
         places = min(self.engine.room, BLOCK - stage.count)
-        stage.allow(self.ledger.sent, places, min(SMALL, self.stream.encoder.limit))
+        stage.allow(self.ledger.sent, places, self.stream.encoder.limit, MOST_STAGED_BYTES)
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
             stage.stop()
 
@@ -322,13 +291,12 @@ class FastLink:
         attempts = 0
         while True:
             self._open(subject, deadline)
-            block = self._listener.line + self._frame(OP_START, 1, item)
+            block = self._frame(OP_START, 1, item)
             encoder = self.stream.encoder
             self._batches[self.key] = partial(_uses, encoder.targets, encoder.forgotten)
             engine.start(time.monotonic(), subject)
-            if not self._write(block, 1, deadline):
+            if not self._write(block, deadline):
                 continue
-            self._listener.line = b""
             self._await_answer(deadline)
             attempts += 1
             if engine.phase is not Phase.NEW:
@@ -366,9 +334,9 @@ class FastLink:
             elif self.closed:
                 engine.unanswered()
 
-    def _make_room(self, wanted: int, deadline: Deadline, *, while_closing: bool = False) -> int:
+    def _make_room(self, deadline: Deadline, *, while_closing: bool = False) -> bool:
         """
-        Wait until messages may be sent and return how many, 0 if a batch has to start first.
+        Wait until a message may be sent and return True, or False if a batch has to start first.
 
         Raise if the client begins to close, unless *while_closing* is true.
         """
@@ -380,10 +348,9 @@ class FastLink:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
             if engine.phase is Phase.NEW:
-                return 0
-            room = engine.sendable(wanted)
-            if room:
-                return room
+                return False
+            if engine.room > 0:
+                return True
             if engine.is_over:
                 self.raise_end(deadline)
             if not while_closing:
@@ -405,7 +372,7 @@ class FastLink:
         """
         if self.stage.count:
             # The server answers only what it gets.
-            self._write(b"", 0, deadline)
+            self._write(b"", deadline)
             return True
         if self._lane.wait(self._box, deadline, self.engine.next_timeout()):
             self.receive()

@@ -1,5 +1,5 @@
 """
-Staging: small messages get their numbers and wait, until they are written together.
+Staging: messages get their numbers and wait, until they are written together.
 
 A call that takes a turn and writes costs about 3 us, and staging costs a fifth of it. Any thread
 may stage a message, without the turn of the publisher. A call that has the turn writes the staged
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 MOST_STAGED: Final = 128
 MOST_STAGED_BYTES: Final = 64 << 10
 
-# The largest message that is staged: bytes of headers and payload together.
-SMALL: Final = MOST_STAGED_BYTES // MOST_STAGED
-
 # Seconds between two sends of the loop thread. If the last write of an atomic batch is older than
 # this, the next message is written at once.
 STAGING_PAUSE: Final = 0.002
+
+# More bytes than any stage has.
+_UNLIMITED: Final = 1 << 62
 
 
 @with_twin
@@ -59,8 +59,9 @@ class Stage:
     # is not stopped. `stop` sets `_is_stopped` without it.
 
     __slots__ = (
-        "_before", "_form", "_frames", "_head", "_header_form", "_is_stopped", "_lock", "_moved",
-        "_small", "_start", "_suffix", "_taken", "_taken_size", "_targets", "places", "size",
+        "_before", "_form", "_frames", "_head", "_header_form", "_is_stopped", "_lock", "_most",
+        "_moved", "_small", "_start", "_suffix", "_taken", "_taken_size", "_targets", "places",
+        "size",
     )  # fmt: skip
 
     def __init__(self, targets: Mapping[str, bytes], suffix: bytes, /) -> None:
@@ -79,7 +80,7 @@ class Stage:
         self._head: int | None = None
         self._form = b"PUB %%b %b %%d\r\n%%b\r\n" % start
         self._header_form = b"HPUB %%b %b %%d %%d\r\n%%b%%b\r\n" % start
-        self._small = 0
+        self._small = self._most = 0
         # Entries with their frames, or with the arguments of `_form`. Making many frames at once
         # costs a third less than making each one when its message is staged.
         self._frames: list[tuple[Any, bytes | tuple[bytes | int, ...]]] = []
@@ -136,9 +137,9 @@ class Stage:
         self, subject: object, data: object, header: bytes = b"", entry: object = None, /
     ) -> int:
         """
-        Stage a small message with a known subject, and return its number.
+        Stage a message with a known subject, and return its number.
 
-        Return 0 for any other message, and if the stage is closed or stopped.
+        Return 0 for any other message, and if the stage is full, closed or stopped.
 
         Args:
             subject: The subject.
@@ -157,7 +158,8 @@ class Stage:
         with self._lock:
             places = self.places
             # Looked at again: whoever has stopped and then closed the stage finds no message later.
-            if places <= 0 or self._is_stopped:
+            is_full = places <= 0 or self.size + len(header) + size >= self._most
+            if is_full or self._is_stopped:
                 return 0
             # A signal handler that interrupts the next steps must not stage another message.
             self.places = 0
@@ -256,7 +258,7 @@ class Stage:
             return None, item
         return True, None
 
-    def allow(self, last: int, places: int, small: int, /) -> None:
+    def allow(self, last: int, places: int, small: int, most: int, /) -> None:
         """
         Open the stage, unless *places* is 0; look afterwards for what :meth:`stop` reported before.
 
@@ -264,6 +266,7 @@ class Stage:
             last: The number of the last message.
             places: How many messages may be staged.
             small: The bytes of headers and payload of the largest one.
+            most: The bytes of a full stage. A message that would fill it is not staged.
         """
         frames = self._frames[self._start :]
         fresh = self.fresh
@@ -271,7 +274,7 @@ class Stage:
             # The frames first: meanwhile, `last` may only be too small.
             self._frames, self._before, self._start, self._taken = frames, last - len(frames), 0, 0
             self._moved, self._taken_size = len(frames) - fresh, 0
-            self._small, self._is_stopped = small, False
+            self._small, self._most, self._is_stopped = small, most, False
             self.places = places
 
     def permit(self, last: int, small: int, /) -> None:
@@ -292,7 +295,7 @@ class Stage:
             # No function is called meanwhile, so no signal handler runs.
             self._frames, self._before, self._start, self._taken = frames, before, 0, taken
             self._moved = moved
-            self._small, self._is_stopped = small, False
+            self._small, self._most, self._is_stopped = small, _UNLIMITED, False
             self.places = max(last - self.last, 0)
 
     def close(self) -> int:

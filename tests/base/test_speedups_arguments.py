@@ -507,10 +507,12 @@ class TestStage:
             ("begin", (None,)), ("begin_in_headers", ("x",)), ("append", (None,)),
             ("append", ("x",)), ("append", ()), ("append", (b"x", 1, 2)),
             ("stage", ()), ("stage", ("a",)), ("stage", ("a", b"x", b"", None, 1)),
-            ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1)),
-            ("allow", (-1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1)), ("allow", (None, 1, 1)),
-            ("allow", (0, None, 1)), ("allow", (0, 1, 1.5)), ("allow", (0, 1 << 63, 1)),
-            ("allow", (0, 1, -(1 << 63) - 1)), ("take", (1,)), ("take", ({}, 1)), ("close", (1,)),
+            ("stage", ("a", b"x", None)), ("stage", ("a", b"x", "h")), ("allow", (0, 1, 1)),
+            ("allow", (-1, 1, 1, 1)), ("allow", ((1 << 62) + 1, 1, 1, 1)),
+            ("allow", (None, 1, 1, 1)), ("allow", (0, None, 1, 1)), ("allow", (0, 1, 1.5, 1)),
+            ("allow", (0, 1 << 63, 1, 1)), ("allow", (0, 1, 1, None)),
+            ("allow", (0, 1, -(1 << 63) - 1, 1)), ("take", (1,)), ("take", ({}, 1)),
+            ("close", (1,)),
             ("add", (b"a", b"x", b"")), ("add", ("a", b"x", b"", None)),
             ("add", (b"a", "x", b"", None)),
             ("add", (b"a", b"x", None, None)), ("permit", (1,)), ("permit", (None, 1)),
@@ -520,7 +522,7 @@ class TestStage:
     def test_wrong_arguments_change_nothing(self, name, arguments):
         """A wrong argument of a method is an error, and the stage stays as it is."""
         stage = COMPILED["Stage"]({"a": b"a"}, b"")
-        stage.allow(5, 1, 10)
+        stage.allow(5, 1, 10, 1000)
         stage.append(b"frame")
         with pytest.raises((TypeError, ValueError, OverflowError)):
             getattr(stage, name)(*arguments)
@@ -530,7 +532,7 @@ class TestStage:
     def test_a_target_that_is_no_bytes(self):
         """A subject that is known by something else than bytes is a TypeError."""
         stage = COMPILED["Stage"]({"a": "a"}, b"")
-        stage.allow(0, 1, 10)
+        stage.allow(0, 1, 10, 1000)
         with pytest.raises(TypeError):
             stage.stage("a", b"x")
         assert (stage.last, stage.count, stage.places) == (0, 0, 1)
@@ -551,7 +553,7 @@ class TestStage:
 
         fails = []
         stage = COMPILED["Stage"]({Key(): b"b"}, b"")
-        stage.allow(0, 9, 10)
+        stage.allow(0, 9, 10, 1000)
         assert stage.stage("a", b"x") == 0
         fails.append(1)
         with pytest.raises(RefusedError):

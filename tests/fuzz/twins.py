@@ -800,7 +800,7 @@ class Encode:
         in_flight, targets = {3: "before"}, dict(TARGETS)
         stage = functions["Stage"](targets, suffix)
         stage.begin(prefix)
-        stage.allow(number, 0, 0)
+        stage.allow(number, 0, 0, 1000)
 
         def iterate() -> Iterator[Any]:
             for index, item in enumerate(items):
@@ -984,8 +984,12 @@ class Staged:
                     ("permit", rng.choice([-1, 0, 3, 9, 50, *LASTS]), rng.choice([-1, 5, 100]))
                 )
             elif draw < 0.75:
-                small = rng.choice([-1, 0, 1, 5, 100, 100, 5000])
-                steps.append(("allow", rng.choice(LASTS), rng.choice([-1, 0, 1, 2, 9, 99]), small))
+                places, small = (
+                    rng.choice([-1, 0, 1, 2, 9, 99]),
+                    rng.choice([-1, 0, 1, 5, 100, 5000]),
+                )
+                most = rng.choice([-1, 0, 1, 50, 1 << 62])
+                steps.append(("allow", rng.choice(LASTS), places, small, most))
             elif draw < 0.8:
                 entry = rng.choice([[], [None], ["appended"]])
                 steps.append(("append", rng.choice(PAYLOADS), *entry))
@@ -1004,7 +1008,7 @@ class Staged:
         suffix, begin, steps = drawn
         targets, in_flight, log = dict(TARGETS), {}, []
         stage = functions["Stage"](targets, suffix)
-        for name, *arguments in (begin, ("allow", 0, 9, 100), *steps):
+        for name, *arguments in (begin, ("allow", 0, 9, 100, 5000), *steps):
             if name == "learn":
                 targets["new"] = b"new"
             elif name == "forget":

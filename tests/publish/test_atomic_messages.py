@@ -186,7 +186,7 @@ def test_staged_messages_have_the_same_frames():
     wire = Wire("b%d 1")
     staged = _stage.Stage({target.decode(): target for target, _, _ in ITEMS}, b"\r\n")
     staged.begin_in_headers(wire.head)
-    staged.allow(7, len(ITEMS), 1000)
+    staged.allow(7, len(ITEMS), 1000, 1 << 20)
     for target, tail, payload in ITEMS:
         assert staged.stage(target.decode(), payload, *([] if tail == b"\r\n" else [tail]))
     assert staged.take() == b"".join(frames(wire, ITEMS, 8))

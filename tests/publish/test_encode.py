@@ -228,7 +228,7 @@ def opened(encoder, last=0, suffix=b""):
     """Return a closed stage with the subjects of an encoder."""
     stage = _stage.Stage(encoder.targets, suffix)
     stage.begin(PREFIX)
-    stage.allow(last, 0, 0)
+    stage.allow(last, 0, 0, 1000)
     return stage
 
 

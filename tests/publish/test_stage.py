@@ -31,7 +31,7 @@ def opened(places, last=2):
     """Return an open stage."""
     stage = _stage.Stage({"a": b"a", "ü.b": "ü.b".encode()}, SUFFIX)
     stage.begin(b"r%d.")
-    stage.allow(last, places, 10)
+    stage.allow(last, places, 10, 1 << 20)
     return stage
 
 
@@ -84,7 +84,7 @@ class TestFrames:
         assert stage.close() == 3
         stage.append(b"large")
         assert state(stage) == (4, 2, 6, 0)
-        stage.allow(4, 1, 10)
+        stage.allow(4, 1, 10, 1000)
         assert stage.stage("a", b"y") == 5
         frame = b"PUB a r%%d.%d" + SUFFIX.replace(b"%", b"%%") + b" 1\r\n%b\r\n"
         assert stage.take() == frame % (3, b"x") + b"large" + frame % (5, b"y")
@@ -107,7 +107,7 @@ class TestFrames:
         stage.begin(b"q.")
         assert (*state(stage), stage.take()) == (0, 0, 0, 0, b"")
         assert stage.stage("a", b"x") == 0
-        stage.allow(0, 1, 10)
+        stage.allow(0, 1, 10, 1000)
         assert stage.stage("a", b"x") == 1
         assert stage.take().startswith(b"PUB a q.1.1.")
 
@@ -116,7 +116,7 @@ class TestFrames:
         """The number may be in the header block, whose size counts its digits."""
         stage = _stage.Stage({"a": b"a"}, b"%\r\n")
         stage.begin_in_headers(b"N: %d")
-        stage.allow(last, 2, 10)
+        stage.allow(last, 2, 10, 1000)
         assert stage.stage("a", b"xyz") == last + 1
         assert stage.stage("a", b"", b"A:1\r\n\r\n") == last + 2
         one = b"N: %%d%d%%\r\n\r\n" % (last + 1)
@@ -125,7 +125,7 @@ class TestFrames:
             len(one), len(one) + 3, one, len(two), len(two), two,
         )  # fmt: skip
         stage.begin(b"r.")
-        stage.allow(0, 1, 10)
+        stage.allow(0, 1, 10, 1000)
         stage.stage("a", b"x")
         assert stage.take() == b"PUB a r.1%\r\n 1\r\nx\r\n"
 
@@ -150,7 +150,7 @@ class TestWritten:
         stage.written()
         assert stage.count == 1
         assert b"y" in stage.take()
-        stage.allow(4, 1, 10)
+        stage.allow(4, 1, 10, 1000)
         assert stage.stage("a", b"z") == 5
         assert [part[-1:] for part in stage.take().split(b"\r\n")[1::2]] == [b"y", b"z"]
 
@@ -158,7 +158,7 @@ class TestWritten:
         """Frames that were never taken are never forgotten."""
         stage.written()
         stage.stage("a", b"x")
-        stage.allow(3, 1, 10)
+        stage.allow(3, 1, 10, 1000)
         stage.written()
         assert stage.count == 1
 
@@ -166,7 +166,7 @@ class TestWritten:
         """Blocks of all sizes keep the order, also if the stage grows while a block is written."""
         stage, found, last = opened(0, 0), [], 0
         for count in [1, 200, 3, 0, 150, 7]:
-            stage.allow(last, count, 10)
+            stage.allow(last, count, 10, 1000)
             for number in range(count):
                 last = stage.stage("a", b"%d" % number)
                 if number % 50 == 9:
@@ -217,11 +217,22 @@ class TestPlaces:
         assert stage.stage("a", bytes(10)) == 3
         assert stage.stage("a", bytes(4), bytes(6)) == 4
 
+    def test_a_message_that_would_fill_the_stage(self, stage):
+        """A message is not staged if the stage would be full with it."""
+        stage.allow(2, 9, 10, 16)
+        assert stage.stage("a", bytes(9)) == 3
+        assert stage.stage("a", bytes(3), bytes(4)) == 0
+        assert stage.stage("a", bytes(2), bytes(4)) == 4
+        assert stage.stage("a", bytes(1)) == 0
+        stage.take()
+        stage.written()
+        assert stage.stage("a", bytes(10)) == 5
+
     def test_known_subjects_may_change(self):
         """The owner may add subjects to the known ones, and drop them all."""
         targets = {}
         stage = _stage.Stage(targets, b"")
-        stage.allow(0, 9, 9)
+        stage.allow(0, 9, 9, 1000)
         assert stage.stage("a", b"") == 0
         targets["a"] = b"b"
         assert stage.stage("a", b"") == 1
@@ -241,7 +252,7 @@ class TestEnd:
         """A stopped stage takes no message until the owner opens it."""
         stage.stop()
         assert (stage.stage("a", b"x"), stage.count) == (0, 0)
-        stage.allow(2, 1, 10)
+        stage.allow(2, 1, 10, 1000)
         assert stage.stage("a", b"x") == 3
 
     @pytest.mark.parametrize("calls", ENDS)
@@ -252,7 +263,7 @@ class TestEnd:
         targets = {key: b"", "a": b"a"}
         stage = _stage.Stage(targets, SUFFIX)
         stage.begin(b"r.")
-        stage.allow(2, 3, 10)
+        stage.allow(2, 3, 10, 1000)
         assert stage.stage("a", b"x") == 3
         key.call = lambda: ended_meanwhile(stage, calls)
         assert stage.stage("a", b"y") == 0
@@ -364,7 +375,7 @@ class TestInterrupts:
             count = stage.count
             assert count in {0, 1}
             assert stage.close() == 2 + count
-            stage.allow(2 + count, 1, 10)
+            stage.allow(2 + count, 1, 10, 1000)
             assert stage.stage("a", b"y") == 3 + count
             assert stage.take().count(SUFFIX) == count + 1
 

@@ -23,7 +23,7 @@ from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.stage import SMALL
+from jetsync.publish.stage import MOST_STAGED_BYTES
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
@@ -50,7 +50,7 @@ def staging_batch(js, subject):
     """
     batch = js.atomic_batch(ack_every=8)
     batch.add(subject, b"1")
-    batch.add(subject, bytes(2 * SMALL))
+    batch.add(subject, bytes(MOST_STAGED_BYTES))
     return batch
 
 
@@ -153,9 +153,9 @@ class TestDiscard:
             connection_of(js).lane.outbox.write_lock,
             pytest.raises(jetsync.CallInSignalHandlerError),
         ):
-            batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
+            batch.add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES), msg_id="a")
         assert batch.size == 1
-        batch.add(f"{stream.name}.A", bytes(2 * SMALL), msg_id="a")
+        batch.add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES), msg_id="a")
         assert batch.commit().size == 2
 
     @pytest.mark.parametrize("call", ["add", "commit", "discard"])
@@ -257,7 +257,7 @@ class TestCtrlC:
                 continue
             return batch
 
-    @pytest.mark.parametrize("size", [1, 2 * SMALL])
+    @pytest.mark.parametrize("size", [1, MOST_STAGED_BYTES])
     def test_at_any_step_of_an_add(self, far, stream, monkeypatch, size):
         """
         Ctrl-C leaves the lock free. The batch either has the whole message or nothing of it, or its
@@ -278,9 +278,9 @@ class TestCtrlC:
                 closed += "interrupted" in str(error)
             batch.discard()
         assert batch.ack.size == 2
-        assert bool(closed) is (size > SMALL)
+        assert bool(closed) is (size > 1)
 
-    @pytest.mark.parametrize("size", [1, 2 * SMALL])
+    @pytest.mark.parametrize("size", [1, MOST_STAGED_BYTES])
     def test_an_add_after_an_interrupted_one(self, far, stream, size):
         """
         The messages that are added after Ctrl-C have the next numbers of the batch.
@@ -389,7 +389,7 @@ class TestCtrlC:
             batch.add(f"{stream.name}.A", b"1")
         Interrupt(monkeypatch, connection_of(js).lane, "write")
         with pytest.raises(KeyboardInterrupt), batches[0]:
-            batches[0].add(f"{stream.name}.A", bytes(2 * SMALL))
+            batches[0].add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES))
         with pytest.raises(jetsync.BatchClosedError):
             batches[0].commit()
 
@@ -418,7 +418,7 @@ class TestCtrlC:
             batch,
             contextlib.suppress(KeyboardInterrupt),
         ):
-            batch.add(f"{stream.name}.A", bytes(2 * SMALL))
+            batch.add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES))
         batch.discard()
         assert stream.info().state.messages == 0
 
@@ -549,7 +549,7 @@ class TestPlaces:
             patched.setattr("jetsync._io.outbox.OUT_LIMIT", 0)
             patched.setattr(Notifier, "listen", full)
             with pytest.raises(jetsync.DisconnectedError):
-                batches[0].add(f"{stream.name}.A", bytes(2 * SMALL))
+                batches[0].add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES))
         other = js.atomic_batch()
         other.add(f"{stream.name}.A", b"3")
         for batch in (*batches, other):

@@ -23,7 +23,7 @@ from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic_attempt import BatchAttempt
-from jetsync.publish.stage import MOST_STAGED, SMALL, STAGING_PAUSE
+from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, STAGING_PAUSE
 from jetsync.testing import HookRecorder
 
 OPEN_BATCHES = 50
@@ -441,8 +441,8 @@ class TestRuns:
         """
         before = self.sent(js)
         batch.add(f"{stream.name}.A", b"1")
-        batch.add(f"{stream.name}.A", bytes(2 * SMALL))
-        assert self.sent(js) > before + 2 * SMALL
+        batch.add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES))
+        assert self.sent(js) > before + MOST_STAGED_BYTES
         assert batch.commit().size == 3
 
     @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ class TestRuns:
         A batch that is full refuses the next message, although its last ones are not sent yet.
         """
         batch._attempt.engine._limit = 10
-        batch.add(f"{stream.name}.A", bytes(2 * SMALL))
+        batch.add(f"{stream.name}.A", bytes(MOST_STAGED_BYTES))
         for number in range(8):
             batch.add(f"{stream.name}.A", b"%d" % number)
         with pytest.raises(jetsync.BatchTooLargeError):
@@ -491,7 +491,7 @@ class TestRuns:
         monkeypatch.setattr("jetsync.publish.atomic_attempt.MARKER_LEVEL", level)
         batch, sent = js.atomic_batch(ack_every=50), []
         for number in range(2 * MOST_STAGED):
-            data = bytes(2 * SMALL) if number == 70 else b"\r\n%d" % number
+            data = bytes(MOST_STAGED_BYTES) if number == 70 else b"\r\n%d" % number
             headers = {"A": str(number)} if number % 7 == 0 else None
             batch.add(f"{stream.name}.{number % 3}", data, headers=headers)
             sent.append((f"{stream.name}.{number % 3}", data, headers))

@@ -418,6 +418,20 @@ class TestArguments:
             with pytest.raises(jetsync.InvalidTypeError):
                 call(fast(js))
 
+    @pytest.mark.parametrize("subject", [None, 5, ["a"], b"a.b"])
+    def test_a_later_subject_that_is_no_text_is_refused(self, js, stream, subject):
+        """
+        A later subject that is not text is refused, and the batch continues.
+        """
+        with fast(js) as publisher:
+            publisher.add(f"{stream.name}.a", b"0")
+            with pytest.raises(jetsync.InvalidTypeError):
+                publisher.add(subject, b"x")
+            with pytest.raises(jetsync.InvalidTypeError):
+                publisher.add_many([(subject, b"x")])
+            publisher.add(f"{stream.name}.a", b"1")
+        assert payloads(stream) == [b"0", b"1"]
+
     def test_values_that_are_no_messages_are_refused_by_fast_ingest(self, js):
         """
         Values that are not a message, or not an iterable of messages, are refused.
@@ -545,7 +559,7 @@ class TestIdle:
         events = []
         publisher = fast(js, gap="ok", on_gap=events.append)
         publisher.add(f"{stream.name}.a", b"0")
-        publisher._link.engine.claim(1, time.monotonic(), f"{stream.name}.a")
+        publisher._link.engine.claim(time.monotonic(), f"{stream.name}.a")
         eventually(lambda: publisher.statistics().lost == 1)
         assert events == []
         publisher.add(f"{stream.name}.a", b"2")
@@ -588,7 +602,7 @@ class TestIdle:
             with monkeypatch.context() as patch:
                 patch.setattr(link, "_make_room", Mock(side_effect=KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
-                    publisher.add_many([(f"{stream.name}.a", b"1")] * 10)
+                    publisher.add_many([(f"{stream.name}.b", b"1")] * 10)
         link.added_before = link.added
         link._lane.later(0.0, _fast_link._keep_alive, link._lane, weakref.ref(link))
         link._lane.later(0.0, looked.set)

@@ -21,10 +21,10 @@ from helpers.forks import fork
 from helpers.interrupts import handled_at
 from helpers.streams import fast_stream
 from helpers.waiting import blocked, eventually, timed
+from jetsync import OutboundMessage
 from jetsync._base.deadline import Deadline
 from jetsync._base.turn import outside
 from jetsync.publish import fast_link as _fast_link
-from jetsync.publish.encode import Encoder
 from jetsync.publish.fast_stream import FastStream
 
 
@@ -54,24 +54,6 @@ class TestFlow:
                 publisher.add_many([(f"{stream.name}.new", b"3")])
         assert found
         assert stored_in(stream) == [1, 2, 3]
-
-    def test_small_blocks(self, js, stream, monkeypatch):
-        """
-        Messages that have to wait for room are encoded once.
-        """
-        fill, encoded = Encoder.fill, []
-
-        def counted(encoder, stage, *arguments):
-            try:
-                return fill(encoder, stage, *arguments)
-            finally:
-                encoded.append(stage.count)
-
-        monkeypatch.setattr(Encoder, "fill", counted)
-        with fast(js, flow=4) as publisher:
-            publisher.add_many((f"{stream.name}.a", b"%d" % n) for n in range(400))
-        assert stored_in(stream) == [*range(400)]
-        assert 399 <= sum(encoded) <= 400
 
     def test_small_window(self, js, stream):
         """
@@ -134,26 +116,44 @@ class TestFlow:
             tracemalloc.stop()
         assert peak < 2_000_000
 
-    def test_a_slow_iterable_is_read_one_block_ahead(self, js, stream):
+    def test_an_iterable_is_not_read_ahead(self, js, stream):
         """
-        A slow iterable is sent as it yields, and at most one block is read ahead.
+        A message is added before the iterable is asked for the next one.
         """
-        subject = f"{stream.name}.a"
-        publisher = fast(js)
-        late = []
+        publisher, ahead = fast(js), set()
 
-        def slow():
-            for number in range(160):
-                if number > 60:
-                    # The iterable has to be slower than the publisher.
-                    time.sleep(0.01)
-                    late.append(number - publisher.statistics().added)
-                yield subject, b"%d" % number
+        def counted():
+            for number in range(1500):
+                ahead.add(number - publisher.statistics().added)
+                yield f"{stream.name}.a", b"%d" % number
 
         with publisher:
-            assert publisher.add_many(slow()) == 160
-        assert max(late[-8:]) <= 16
-        assert stored_in(stream) == list(range(160))
+            assert publisher.add_many(counted()) == 1500
+        assert ahead == {0}
+        assert stored_in(stream) == list(range(1500))
+
+    @pytest.mark.parametrize("how", ["add", "add_many"])
+    @pytest.mark.parametrize("headers", [None, {"A": "b"}])
+    def test_messages_of_any_size_wait_for_others(self, js, stream, monkeypatch, how, headers):
+        """
+        Messages that are smaller than a block are staged and written together.
+        """
+        subject, calls = f"{stream.name}.a", []
+        with fast(js) as publisher:
+            publisher.add(subject, b"0")
+            call = _fast_link.FastLink.add
+            monkeypatch.setattr(
+                _fast_link.FastLink, "add", lambda *given: (calls.append(1), call(*given))[1]
+            )
+            for _ in range(10):
+                for size in (513, 2000, 5000):
+                    if how == "add":
+                        publisher.add(subject, bytes(size), headers=headers)
+                    else:
+                        publisher.add_many([OutboundMessage(subject, bytes(size), headers)])
+        assert publisher.ack.size == 31
+        # Each fills the stage, or comes after an answer of the server or a pause.
+        assert len(calls) < 15
 
     def test_iterable_that_raises(self, js, stream):
         """
