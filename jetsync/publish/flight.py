@@ -24,7 +24,7 @@ from jetsync import errors, events
 from jetsync._base.deadline import NO_WAIT, Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._io.mailbox import Listener, Mailbox
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import OUT_LIMIT, LaneState
 from jetsync._proto.ack_runs import ack_taker
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
 from jetsync._proto.pipeline import Pipeline
@@ -383,6 +383,10 @@ class Flight:
         """
         self._end_write()
         self.permit()
+        outbox = self._lane.outbox
+        if self.stalled and not (outbox.can_send and outbox.size < OUT_LIMIT):
+            # To try it, all staged messages would be copied.
+            return
         block, numbers = self._take_staged()
         if block:
             if numbers.start <= self._stale:

@@ -26,6 +26,7 @@ class ScriptedLane:
         self.outbox = self.subscriptions = self.reader = self
         self.forked = False
         self.state = LaneState.OPEN
+        self.size = 0
         self.epoch = 1
         self.lost_epoch = 0
         self.unprocessed = b""
@@ -39,6 +40,10 @@ class ScriptedLane:
         self.box = None
         self.on_write = lambda commands: None
         """Called with the messages of a write, before it returns."""
+
+    @property
+    def can_send(self):
+        return self.state in {LaneState.OPEN, LaneState.CLOSING}
 
     def check(self):
         pass

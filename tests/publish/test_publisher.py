@@ -19,7 +19,7 @@ from helpers.variants import VARIANTS, use_variant
 from helpers.waiting import LATE, eventually, timed
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import OUT_LIMIT, LaneState
 from jetsync._proto import ack_runs, frames
 from jetsync.publish import hooks
 from jetsync.publish import stage as _stage
@@ -332,6 +332,30 @@ class TestBlocks:
             assert len(tries) < 1000
         eventually(lambda: len(lane.payloads) == 5000)
         assert lane.payloads == [b"%d" % number for number in range(5000)]
+
+    def test_a_stalled_server_costs_no_copies(self, lane, make, monkeypatch):
+        """
+        While the socket has no room, the worker does not copy the staged messages to try again.
+        """
+        publisher = make()
+        flight, taken, looked = publisher._flight, [], []
+        take, due = flight._take_staged, flight.due
+
+        def refuse(*arguments, **options):
+            lane.size = OUT_LIMIT
+            raise jetsync.DisconnectedError(timeout=0.0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "write", refuse)
+            patch.setattr(flight, "_take_staged", lambda: (taken.append(1), take())[1])
+            patch.setattr(flight, "due", lambda: (looked.append(flight.stalled), due())[1])
+            publisher.publish("a.b", b"1")
+            eventually(lambda: looked and looked[-1])
+            del looked[:]
+            eventually(lambda: len(looked) >= 3)
+            assert taken == [1]
+            lane.size = 0
+        eventually(lambda: lane.payloads == [b"1"])
 
     def test_a_stalled_retry_that_fails(self, lane, make, monkeypatch):
         """
