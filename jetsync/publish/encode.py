@@ -154,7 +154,7 @@ class Encoder:
         prefix: bytes,
         last: int,
         *,
-        failures: list[tuple[int, Any, Exception]] | None = None,
+        failures: list[tuple[int, Any, Exception]],
         shared_headers: SharedHeaders | None = None,
         prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
     ) -> bool:
@@ -167,8 +167,7 @@ class Encoder:
             prefix: The start of the reply subjects, as in the stage.
             last: The number of the last one to take.
             failures: Receives the place, counted from 0, the item and the error of each message
-                that cannot be sent. Its frame is empty. If *failures* is None, the first error is
-                raised.
+                that cannot be sent. Its frame is empty.
             shared_headers: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
 
@@ -190,8 +189,6 @@ class Encoder:
                     final = prepare(coerce_outbound(final))
                 frame = self.frame(final, prefix, stage.last + 1)
             except JetSyncError as error:
-                if failures is None:
-                    raise
                 failures.append((stage.last, item, error))
                 stage.append(b"")
             else:
