@@ -22,7 +22,7 @@ from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
 from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidTypeError, JetSyncError
 from jetsync.publish.batch_support import find_capable, require_atomic, stream_for
 from jetsync.publish.encode import Encoder
-from jetsync.publish.stage import MOST_STAGED_BYTES
+from jetsync.publish.stage import MOST_STAGED_BYTES, Stage
 from jetsync.values import headers as names
 from jetsync.values.outbound import with_ttl
 from jetsync.values.server_versions import MARKER_LEVEL
@@ -85,43 +85,32 @@ class AtomicOptions:
 class Wire:
     """The frames of one batch."""
 
-    __slots__ = ("_frame", "_size", "added", "head")
+    __slots__ = ("added", "head")
 
     def __init__(self, batch_id: str) -> None:
-        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
         # What comes before the sequence in the header block.
-        self.head: bytes = head
-        # Without the digits of the sequence.
-        self._size = len(head) + len(b"\r\n")
+        self.head: bytes = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (
+            _FIRST_LINE, batch_id.encode()
+        )  # fmt: skip
         # The most bytes that the batch adds to a message. A sequence has at most four digits.
-        self.added: int = self._size + len(b"1000") + len(b"Nats-Batch-Commit: 1\r\n")
-        self._frame = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
+        self.added: int = len(self.head) + len(b"1000\r\nNats-Batch-Commit: 1\r\n")
 
-    def encode(
-        self,
-        items: Sequence[BatchItem],
-        first: int,
-        frames: list[bytes],
-        write: Callable[[], object],
-    ) -> None:
+    def blocks(self, items: Iterable[BatchItem], first: int) -> Iterator[bytes]:
         """
-        Append the frames of messages that need no answer to *frames*; *first* is their sequence.
+        Return the frames of messages that need no answer, in blocks; *first* is their sequence.
 
-        Call *write* whenever :data:`MOST_STAGED_BYTES` have been appended.
+        All blocks but the last one have at least :data:`MOST_STAGED_BYTES`.
         """
-        frame, append, room = self._frame, frames.append, MOST_STAGED_BYTES
-        digits = len(b"%d" % first)
-        before, longer = self._size + digits, 10**digits
-        for number, (target, tail, payload) in enumerate(items, first):
-            if number == longer:
-                before, longer = before + 1, 10 * longer
-            header = before + len(tail)
-            size = header + len(payload)
-            append(frame % (target, header, size, number, tail, payload))
-            room -= size
-            if room <= 0:
-                write()
-                room = MOST_STAGED_BYTES
+        stage = Stage({}, b"\r\n")
+        stage.begin_in_headers(self.head)
+        stage.allow(first - 1, 0, 0, 0)
+        for target, tail, payload in items:
+            stage.add(target, payload, tail, None)
+            if stage.size >= MOST_STAGED_BYTES:
+                yield stage.take()
+                stage.written()
+        if stage.count:
+            yield stage.take()
 
     def items(self, block: bytes) -> Iterator[BatchItem]:
         """Return the messages of a block of frames of this batch."""

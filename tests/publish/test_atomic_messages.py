@@ -53,11 +53,10 @@ def request(wire, part):
 
 def frames(wire, items, first):
     """
-    Return the frames of messages, which are less than a run.
+    Return the frames of messages, which are less than a block.
     """
-    found = []
-    wire.encode(items, first, found, found.clear)
-    return found
+    (block,) = wire.blocks(items, first)
+    return block
 
 
 class TestWire:
@@ -65,7 +64,7 @@ class TestWire:
         """
         The batch's headers come first, then those of the message.
         """
-        (frame,) = frames(Wire("b1"), [(b"S.A", b"A: 1\r\n\r\n", b"data")], 3)
+        frame = frames(Wire("b1"), [(b"S.A", b"A: 1\r\n\r\n", b"data")], 3)
         assert frame == (
             b"HPUB S.A 61 65\r\n"
             b"NATS/1.0\r\nNats-Batch-Id: b1\r\nNats-Batch-Sequence: 3\r\nA: 1\r\n\r\ndata\r\n"
@@ -77,23 +76,19 @@ class TestWire:
         """
         wire, item = Wire("b1"), (b"S.A", b"\r\n", b"data")
         single = [frames(wire, [item], number) for number in range(8, 102)]
-        assert frames(wire, [item] * 94, 8) == [frame for (frame,) in single]
-        for number, (frame,) in enumerate(single, 8):
+        assert frames(wire, [item] * 94, 8) == b"".join(single)
+        for number, frame in enumerate(single, 8):
             _, _, pairs, data = parsed(frame)
             assert (pairs[1], data) == (("Nats-Batch-Sequence", str(number)), b"data")
 
-    def test_frames_are_written_in_runs_of_enough_bytes(self):
+    def test_blocks_of_enough_bytes(self):
         """
-        Frames are written whenever they have the bytes of a run, and the rest is left over.
+        A block ends when its messages have enough bytes, and the last one has the rest.
         """
-        sizes, found = [], []
-
-        def write():
-            sizes.append(len(found))
-            found.clear()
-
-        Wire("b1").encode([(b"S.A", b"\r\n", bytes(MOST_STAGED_BYTES // 2))] * 5, 1, found, write)
-        assert (sizes, len(found)) == ([2, 2], 1)
+        items = [(b"S.A", b"\r\n", bytes(MOST_STAGED_BYTES // 2))]
+        counts = [block.count(b"HPUB") for block in Wire("b1").blocks(items * 5, 1)]
+        assert counts == [2, 2, 1]
+        assert not list(Wire("b1").blocks([], 1))
 
     def test_the_last_message(self):
         """
@@ -144,7 +139,7 @@ class TestWire:
         if asks or commit:
             block = request(wire, Part(sequence, [] if marker else [item], True, commit))
         else:
-            (block,) = frames(wire, [item], sequence)
+            block = frames(wire, [item], sequence)
         subject, replies, pairs, data = parsed(block)
         own = [] if marker or header == b"\r\n" else [("A", "100%"), ("B", "%d %b")]
         batch = [("Nats-Batch-Id", batch_id), ("Nats-Batch-Sequence", str(sequence))]
@@ -173,7 +168,7 @@ def test_messages_are_read_back_from_their_frames(first):
     The frames of a batch keep its messages, so that they can be sent again under another id.
     """
     wire = Wire("b%d 1")
-    block = b"".join(frames(wire, ITEMS, first))
+    block = frames(wire, ITEMS, first)
     assert list(wire.items(block)) == ITEMS
     assert list(wire.items(b"")) == []
 
@@ -189,7 +184,7 @@ def test_staged_messages_have_the_same_frames():
     staged.allow(7, len(ITEMS), 1000, 1 << 20)
     for target, tail, payload in ITEMS:
         assert staged.stage(target.decode(), payload, *([] if tail == b"\r\n" else [tail]))
-    assert staged.take() == b"".join(frames(wire, ITEMS, 8))
+    assert staged.take() == frames(wire, ITEMS, 8)
 
 
 class Streams:

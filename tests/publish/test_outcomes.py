@@ -607,7 +607,7 @@ class BatchRun:
         self.batch = SimpleNamespace(batch=None)
         self.outcome = outcome
         known = SimpleNamespace(name="S", epoch=1, level=4)
-        wire = SimpleNamespace(last=lambda part, item: (b"a", b"", b""), encode=lambda *_: None)
+        wire = SimpleNamespace(last=lambda part, item: (b"a", b"", b""), blocks=lambda *_: ())
         wire.head = b""
         messages = SimpleNamespace(
             known=known, wire=wire, targets={"a": b"a"}, all_have_ids=lambda count: safe
