@@ -334,7 +334,7 @@ class AtomicBatch:
             (first,) = for_each(subject_of, items[:1])
 
         def send() -> None:
-            self._messages = BatchMessages(self._context, self._options, self.id)
+            self._messages = BatchMessages(self._context, self._options, self._engine.batch_id)
             self._send_whole(self._messages.admit_all(items, deadline), deadline)
 
         return self._store(send, deadline, size=len(items), first=first)
@@ -354,7 +354,7 @@ class AtomicBatch:
         The headers of the message may be an object of the caller, whose methods raise any error.
         """
         if self._attempt is None:
-            self._messages = BatchMessages(self._context, self._options, self.id)
+            self._messages = BatchMessages(self._context, self._options, self._engine.batch_id)
         else:
             self._engine.check_room()
         return self._messages.admit(item, deadline)

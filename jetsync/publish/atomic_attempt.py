@@ -298,10 +298,11 @@ class BatchAttempt:
                     plain = plain[:-1]
                 if opening is not None and first == 1:
                     plain, first = plain[1:], 2
-                for block in wire.blocks(plain, first):
-                    frames.append(block)
-                    if len(block) >= MOST_STAGED_BYTES:
-                        write()
+                if plain:
+                    for block in wire.blocks(plain, first):
+                        frames.append(block)
+                        if len(block) >= MOST_STAGED_BYTES:
+                            write()
                 if part.asks:
                     self._ask(part, frames, deadline)
             if frames:
