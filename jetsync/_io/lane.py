@@ -194,10 +194,7 @@ class Lane:
         """Add the waiter of the oldest PING if *line* answers it; return whether it does."""
         if line != PONG or not self.outbox.pings:
             return False
-        waiter = self.outbox.pings.popleft()
-        if waiter is None:
-            return False
-        pongs.append(waiter)
+        pongs.append(self.outbox.pings.popleft())
         return True
 
     def _pass_control(self, lines: list[bytes]) -> None:
@@ -264,8 +261,7 @@ class Lane:
         pings = self.outbox.pings
         while pings:
             waiter = pings.popleft()
-            if waiter is not None:
-                waiter.lost(waiter.epoch)
+            waiter.lost(waiter.epoch)
 
     def after_fork(self) -> None:
         """
@@ -297,10 +293,7 @@ class Lane:
 
     def _fail(self, reason: Exception, *, while_closing: bool) -> None:
         """End all waits; those of publishers that finish only with *while_closing*."""
-        for receiver in (
-            *self.subscriptions.receivers(),
-            *filter(None, list_of(self.outbox.pings)),
-        ):
+        for receiver in (*self.subscriptions.receivers(), *list_of(self.outbox.pings)):
             if while_closing or not (isinstance(receiver, Mailbox) and receiver.while_closing):
                 receiver.fail(reason)
         self.reader.wake_reader()

@@ -1,16 +1,16 @@
 """
 All writes to the socket after the handshake: blocks from any thread, whole and in order.
 
-The thread that writes a block also sends it. While another thread is sending, a request can be
-delegated to that thread. The loop sends what the socket does not accept at once. Up to
-:data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its deadline.
-Blocks that no caller waits for, such as acks, are collected and sent together.
+The thread that writes a block also sends it. The loop sends what the socket does not accept at
+once. Up to :data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its
+deadline. Blocks that no caller waits for, such as acks, are collected, and go out with the next
+block. While another thread is sending, a request can be delegated to that thread in the same way.
 
 Guarantees
 
 - Blocks are sent whole and in order. If the connection dies, a block is not continued on the next.
 - A write returns the epoch of the connection that accepted it, which is the connection's number.
-- Before the lane is open, only :meth:`Outbox.control` sends anything.
+- Before the lane is open, only the subscriptions are sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.locks import short_lock, use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
-from jetsync._io.wakeups import Notifier
+from jetsync._io.wakeups import Notifier, Reminder
 from jetsync._proto import frames
 from jetsync.values.message import ACK
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # Bytes that may wait for the socket before a writer has to wait: 4 MiB.
 OUT_LIMIT: Final = 4 << 20
 
-# Bytes of posted blocks that are collected before they are sent: 32 KiB.
+# Bytes of posted blocks that are collected before the posting thread sends them: 32 KiB.
 POST_LIMIT: Final = 32 << 10
 
 # Waiting blocks are joined up to this many bytes for one system call: 64 KiB. Joining all of them
@@ -61,8 +61,8 @@ ACK_LIMIT: Final = 128
 # server, or a message that no thread waits for, is read at most 10 ms late.
 TICK: Final = 0.005
 
-# How often a thread sends the requests that others delegate to it, before the loop has to.
-DELEGATED_SENDS: Final = 8
+# How often a thread sends what was collected while it was sending, before the loop has to.
+SENDS: Final = 8
 
 PING: Final = b"PING\r\n"
 
@@ -97,9 +97,9 @@ class Outbox:
     """
     The blocks that wait to be sent.
 
-    Threads: any thread; ``control`` and the life of a connection, only the loop thread.
+    Threads: any thread; the life of a connection, only the loop thread.
     Locks: the write lock, ``write_lock``, protects all fields, except for ``acks`` and
-    ``_delegated``, to which threads append without it, and ``tick_due``.
+    ``collected``, to which threads append without it.
 
     Args:
         loop: The event loop of the connection.
@@ -117,17 +117,19 @@ class Outbox:
         # Why the last attempt to connect failed, None while there is a connection.
         self.why_down: str | None = None
         self.sock: socket.socket | None = None
-        # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
-        self.pings: deque[Waiter | None] = deque()
-        self.posted: list[bytes | memoryview] = []
+        # The PINGs that wait for a PONG, oldest first.
+        self.pings: deque[Waiter] = deque()
         # The reply subjects of messages to acknowledge. Threads append without the write lock.
         self.acks: deque[bytes] = deque()
         self.bytes_out: int = 0
         # The reply subject of the request that was sent last; empty after any other block.
         self.last_request: bytes = b""
-        # Whether the loop will call `_tick` within :data:`TICK` seconds. If two threads set it at
-        # the same moment, the loop ticks twice, which does no harm.
-        self.tick_due: bool = False
+        # Has the loop call `_tick` within :data:`TICK` seconds. If two threads ask at the same
+        # moment, the loop ticks twice, which does no harm.
+        self.tick: Reminder = Reminder(
+            loop.call_soon_threadsafe, loop.call_later, TICK, self._tick, context=Context()
+        )
+        self._flush_soon = Reminder(loop.call_soon_threadsafe, self.flush_posted, context=Context())
         self._loop = loop
         self._on_tick = on_tick
         # Notifies if the state has changed or there is room again.
@@ -135,15 +137,12 @@ class Outbox:
         # The blocks that wait for the socket, and their size in bytes.
         self._out: list[memoryview | bytes] = []
         self.size: int = 0
-        # Blocks for the next connection, each with the moment after which it is dropped.
-        self._kept: list[tuple[float, bytes]] = []
-        self._kept_size = 0
+        # Blocks that go out in front of the next one: the epoch of the connection that may carry
+        # each, the moment until which a later one may as well, and the block. Threads append
+        # without the write lock.
+        self.collected: deque[tuple[int, float, bytes | memoryview]] = deque()
+        # The bytes of the posted ones. If two threads post at the same moment, it may be too small.
         self._posted_size = 0
-        self._post_scheduled = False
-        # Blocks that other threads have delegated to the thread that sends next, with their epochs.
-        self._delegated: deque[tuple[int, bytes | memoryview]] = deque()
-        # Whether the loop watches the socket for room.
-        self._writing = False
 
     def _own_lock(self) -> None:
         self.write_lock: threading.RLock = short_lock()
@@ -260,24 +259,15 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
-        entry = (current, block)
-        self._delegated.append(entry)
+        entry = (current, 0.0, block)
+        self.collected.append(entry)
         # The other thread clears the flag before it looks for blocks. If the flag is still set
         # now, it will find this block. If not, it may have looked before, so take the block back.
         if not self._sending:
             with contextlib.suppress(ValueError):  # It has taken the block.
-                self._delegated.remove(entry)
+                self.collected.remove(entry)
                 return 0
         return current
-
-    def _take_delegated(self) -> bytes:
-        """
-        Take the blocks that other threads have delegated; the write lock is held.
-
-        Blocks for an earlier connection are lost with it.
-        """
-        current = self.epoch if self.state in _CAN_SEND else 0
-        return b"".join(block for epoch, block in take_all(self._delegated) if epoch == current)
 
     def _why_gone(self, epoch: int | None, *, while_closing: bool) -> Exception | None:
         """
@@ -302,32 +292,23 @@ class Outbox:
         Send *block* soon, together with other blocks, and return the epoch; any thread.
 
         For blocks that no caller waits for. Waits up to *timeout* seconds for a connection and for
-        room, and raises as :meth:`write` does. If a signal handler interrupted a write of its own
-        thread, the loop sends the block.
+        room, and raises as :meth:`write` does.
         """
-        if self.writes_here():
-            self.post_nowait(block, epoch, keep=timeout)
-            return self.epoch
-        with self.write_lock:
-            if (
-                self.state is LaneState.OPEN
-                and self.size < OUT_LIMIT
-                and (epoch is None or epoch == self.epoch)
-            ):
-                self._post(block)
-                return self.epoch
+        current = self.epoch
+        if self.state is _OPEN and self.size < OUT_LIMIT and epoch in {None, current}:
+            self._post(current, 0.0, block)
+            return current
         return self.write(block, Deadline.after(timeout), epoch, while_closing=while_closing)
 
-    def _post(self, block: bytes) -> None:
-        """Collect *block*; the write lock is held."""
-        self.posted.append(block)
+    def _post(self, epoch: int, until: float, block: bytes) -> None:
+        """Collect *block* for the next send; any thread, never waits."""
+        self.collected.append((epoch, until, block))
         self._posted_size += len(block)
-        if self._posted_size >= POST_LIMIT:
-            self._send(b"")
-        elif not self._post_scheduled:
-            # In this order: after Ctrl-C in between, the next block is scheduled once more.
-            self._loop.call_soon_threadsafe(self.flush_posted)
-            self._post_scheduled = True
+        if self._posted_size >= POST_LIMIT and self.can_send:
+            use_if_free(self.write_lock, self._send, b"")
+        # Also if the write lock is taken: its holder may have looked for blocks before.
+        if self.collected:
+            self._flush_soon.ask()
 
     def ack(self, reply: bytes, timeout: float) -> None:
         """
@@ -339,12 +320,12 @@ class Outbox:
         acks = self.acks
         acks.append(reply)
         # Checked after the ack is listed: a tick clears the flag before it takes the acks.
-        if self.tick_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
+        if self.tick.due and self.state is _OPEN and len(acks) < ACK_LIMIT:
             return
         if self.state in _CAN_SEND and self.size < OUT_LIMIT:
             if len(acks) >= ACK_LIMIT:
-                use_if_free(self.write_lock, self._flush)
-            self.tick_later()
+                use_if_free(self.write_lock, self._send, b"")
+            self.tick.ask()
             return
         with contextlib.suppress(ValueError):  # Another thread has just sent it.
             acks.remove(reply)
@@ -354,111 +335,58 @@ class Outbox:
         """
         Send *block* soon if there is a connection, and drop it if not; any thread, never waits.
 
-        With an *epoch*, only that connection may carry the block. With *keep*, a block without a
-        connection is stored for the next one for that many seconds, up to :data:`OUT_LIMIT` bytes
-        in all.
+        With an *epoch*, only that connection may carry the block. With *keep*, the next connection
+        may carry it for that many seconds, unless :data:`OUT_LIMIT` bytes wait for it already.
         """
-        if use_if_free(self.write_lock, self._post_or_keep, block, epoch, keep):
-            return
-        later: tuple[Any, ...] = self._post_later, block, epoch, keep
         current = self.epoch
-        # Signal handlers and the garbage collector, which ends unused fetches and consumers, may
-        # run in a thread that holds the write lock.
-        if not self.writes_here() and self.state is _OPEN and epoch in {None, current}:
-            # Delegated to the thread that sends next, so that a later block of this thread comes
-            # after it. If this is an UNSUB, the server must not deliver a later request to the
-            # subscription that has ended.
-            self._delegated.append((current, block))
-            later = (self.flush_posted,)
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
-            self._loop.call_soon_threadsafe(*later)
-
-    def _post_later(self, block: bytes, epoch: int | None, keep: float) -> None:
-        with self.write_lock:
-            self._post_or_keep(block, epoch, keep)
-
-    def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> bool:
-        """Post *block*, or keep it for the next connection; the write lock is held."""
-        if self.state in _CAN_SEND:
-            if epoch is None or epoch == self.epoch:
-                self._post(block)
-        elif keep and self.state is LaneState.DOWN and self._kept_size + len(block) <= OUT_LIMIT:
-            self._kept.append((time.monotonic() + keep, block))
-            self._kept_size += len(block)
-        return True
-
-    def control(self, block: bytes) -> None:
-        """Send a command of nats-py, such as PING or PONG, in any state; loop thread."""
-        with self.write_lock:
-            if block == PING:
-                self.pings.append(None)
-            self._send(block)
+        if self.can_send:
+            if epoch not in {None, current}:
+                return
+        elif not keep or self.state is LaneState.CLOSED or self._posted_size >= OUT_LIMIT:
+            return
+        # A later block of this thread must come after it. If this is an UNSUB, the server must not
+        # deliver a later request to the subscription that has ended.
+        self._post(current, time.monotonic() + keep if keep else 0.0, block)
 
     def flush_posted(self) -> None:
         """Send acks and posted blocks; any thread."""
+        # First: a block that is posted from here on asks for another flush.
+        self._flush_soon.due = False
         with self.write_lock:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Do the work of :meth:`flush_posted`; the write lock is held."""
-        self._post_scheduled = False
-        self._send(b"")
-
-    def tick_later(self) -> None:
-        """Have the loop tick after :data:`TICK` seconds, unless a tick is due; any thread."""
-        if self.tick_due:
-            return
-        try:
-            self.tick_due = True
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, TICK, self._tick, context=Context()
-            )
-        except RuntimeError:
-            pass  # The loop is closed.
-        except BaseException:
-            # Ctrl-C: one tick too many does no harm, but one must come.
-            self.tick_due = False
-            raise
+            self._send(b"")
 
     def _tick(self) -> None:
         """Send what is collected, and have the lane check the reading threads; loop thread."""
         # Cleared first, see `ack`. A thread that stops reading from here on asks for a tick itself.
-        self.tick_due = False
-        if self.acks or self.posted:
+        self.tick.due = False
+        if self.acks or self.collected:
             self.flush_posted()
-        if self._on_tick() and not self.tick_due:
-            self.tick_due = True
+        if self._on_tick() and not self.tick.due:
+            self.tick.due = True
             self._loop.call_later(TICK, self._tick)
 
     def _send(
         self, block: bytes | memoryview, request: bytes = b"", pong: Waiter | None = None
     ) -> None:
         """
-        Send acks, posted blocks and *block*, or queue them; the write lock is held.
+        Send acks, collected blocks and *block*, or queue them; the write lock is held.
 
         If *block* is a PING, *pong* gets the answer.
         """
         # Asserted here, where all that is sent passes.
         assert self.writes_here()
-        sock = self.sock
+        sock, acks, collected = self.sock, self.acks, self.collected
         if sock is None:
             return
-        acks = self.acks
         try:
-            if acks or self.posted:
-                block = self._take_posted() + block
             if pong is not None:
                 pong.epoch = self.epoch
                 self.pings.append(pong)
-            if not (block or self._delegated):
-                return
-            for _ in range(DELEGATED_SENDS):
-                if self._delegated:
-                    # First, see `post_nowait`.
-                    block = self._take_delegated() + block
-                    # A thread lists its ack before it delegates its next request.
-                    if acks and self.state in _CAN_SEND:
-                        block = frames.ack_block(take_all(acks), ACK) + block
+            for _ in range(SENDS):
+                if acks or collected:
+                    block = self._take() + block
+                if not block:
+                    return
                 sent = 0
                 self.last_request = request
                 self._sending = True
@@ -470,15 +398,15 @@ class Outbox:
                         break
                     self.bytes_out += count
                     sent += count
-                # Before the look for delegated blocks, see `_delegate`.
+                # Before the look for collected blocks, see `_delegate`.
                 self._sending = False
                 if sent < len(block):
                     self._queue(memoryview(block)[sent:], sock)
-                if not self._delegated:
+                if not collected:
                     return
                 block = request = b""
             # The loop sends the rest, because this thread has its own work to do.
-            self._loop.call_soon_threadsafe(self.flush_posted)
+            self._flush_soon.ask()
         except OSError:
             # The connection is dead. The reader notices it as well and announces the loss.
             break_connection(sock)
@@ -490,23 +418,31 @@ class Outbox:
         finally:
             self._sending = False
 
-    def _take_posted(self) -> bytes:
-        """Take the acks and the posted blocks; the write lock is held."""
-        posted = self.posted
-        # Not before the lane is open, because the subscriptions are sent first.
-        if self.acks and self.state in _CAN_SEND:
-            posted.append(frames.ack_block(take_all(self.acks), ACK))
-        block = b"".join(posted)
-        posted.clear()
+    def _take(self) -> bytes:
+        """
+        Take the acks, and the blocks that this connection may carry; the write lock is held.
+
+        Blocks for an earlier connection are lost with it.
+        """
+        if self.state not in _CAN_SEND:
+            return b""  # Not before the lane is open, because the subscriptions are sent first.
         self._posted_size = 0
-        return block
+        current, now = self.epoch, time.monotonic()
+        blocks = [
+            block
+            for epoch, until, block in take_all(self.collected)
+            if epoch == current or now <= until
+        ]
+        # After the blocks: a thread lists its ack before it delegates its next request.
+        if self.acks:
+            blocks.insert(0, frames.ack_block(take_all(self.acks), ACK))
+        return b"".join(blocks)
 
     def _queue(self, rest: memoryview, sock: socket.socket) -> None:
         """Have the loop send *rest* once the socket has room; the write lock is held."""
         self._out.append(rest)
         self.size += len(rest)
-        if not self._writing:
-            self._writing = True
+        if len(self._out) == 1:
             self._loop.call_soon_threadsafe(self._watch_room, sock, context=Context())
 
     def _watch_room(self, sock: socket.socket) -> None:
@@ -535,7 +471,6 @@ class Outbox:
                 out.clear()
             if not out:
                 self.size = 0
-                self._writing = False
                 self._loop.remove_writer(sock.fileno())
             if self.size < OUT_LIMIT:
                 self._changed.notify()
@@ -577,14 +512,10 @@ class Outbox:
             if self.state is LaneState.CLOSED:
                 return
             self.epoch += 1
-            now = time.monotonic()
-            kept = [late for until, late in self._kept if now <= until]
-            self._kept.clear()
-            self._kept_size = 0
-            self._send(b"".join([block, *kept]))
+            self._send(block)
             self._has_opened = True
             self.state = LaneState.OPEN if self.reason is None else LaneState.CLOSING
-            # Acks that were not sent on the last connection.
+            # Acks and kept blocks that were not sent on the last connection.
             self._send(b"")
             self.why_down = None
             self._changed.notify()
@@ -593,15 +524,13 @@ class Outbox:
         """Drop the connection and what waits for it; return whether to announce its loss."""
         with self.write_lock:
             if self.sock is not None:
-                if self._writing:
+                if self._out:
                     self._loop.remove_writer(self.sock.fileno())
                 self.sock.close()
             self.sock = None
-            self._writing = False
             self._out.clear()
-            self._delegated.clear()
-            self.posted.clear()
-            self.size = self._posted_size = 0
+            self.size = 0
+            self.collected.extend([each for each in take_all(self.collected) if each[1]])
             is_lost = self._has_opened
             self.freeze()
             # A write that waits for this very connection fails.
@@ -630,7 +559,7 @@ class Outbox:
         self.sock = None
         self._own_lock()
         self.acks = deque()
-        self._delegated = deque()
+        self.collected = deque()
         self._changed = Notifier()
         self.reason = errors.ForkedProcessError()
         self.state = LaneState.CLOSED
@@ -657,7 +586,7 @@ class Outbox:
                 return False
             self.reason = reason
             self.state = LaneState.CLOSED
-            self._kept.clear()
+            self.collected.clear()
             self.acks.clear()
             self._changed.notify()
             return True

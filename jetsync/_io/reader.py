@@ -93,7 +93,7 @@ class Reader:
         outbox = self._outbox
         if outbox.writes_here():
             raise CallInSignalHandlerError
-        if outbox.acks or outbox.posted:
+        if outbox.acks or outbox.collected:
             outbox.flush_posted()
         return waiting(self._wait, receiver, deadline, until)
 
@@ -179,9 +179,9 @@ class Reader:
         elif not led.watched:
             if self._followers:
                 self._watch_if_free(led)
-            elif not self._outbox.tick_due:
+            elif not self._outbox.tick.due:
                 led.led = False
-                self._outbox.tick_later()
+                self._outbox.tick.ask()
 
     def _close(self, gate: ReadGate) -> None:
         """Close *gate*, of a lost connection, once no thread reads; loop thread."""

@@ -26,9 +26,10 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.log import get_logger
-from jetsync._io.lane import Lane
+from jetsync._io.lane import PONG, Lane
 from jetsync._io.login import Login, make_login
 from jetsync._io.next_server import NextServer
+from jetsync._io.outbox import PING
 from jetsync._io.resolve import in_thread, look_up
 from jetsync._io.tls import asks_tls, tls_context
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
@@ -189,7 +190,7 @@ class LaneTransport:
             if self.attempt.info is None:
                 return await self._read_info()
             await self._read_pong()
-            return b"PONG\r\n"
+            return PONG
 
     async def drain(self) -> None:
         """
@@ -210,11 +211,16 @@ class LaneTransport:
             await self._in_time(self._send(block))
 
     def write(self, payload: bytes) -> None:
-        """Send bytes of nats-py."""
+        """Send bytes of nats-py. After the handshake, these are its answers to PINGs."""
         if self._handshaking:
             self.attempt.outgoing += payload
+        elif payload == PING:
+            # The weekly one of nats-py, see `nats_seam.NEVER`. The answers of the server belong to
+            # the PINGs of jetsync.
+            self._inbound += PONG
+            self._wake()
         else:
-            self.lane.outbox.control(payload)
+            self.lane.post_nowait(payload)
 
     def writelines(self, payload: list[bytes]) -> None:
         """Send several pieces of nats-py."""
@@ -575,7 +581,7 @@ class LaneTransport:
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)
             self._session.on_server_error(text)
-        elif line in {b"PING\r\n", b"PONG\r\n"}:
+        elif line in {PING, PONG}:
             # One answer suffices. A flood must not fill the memory faster than nats-py reads.
             if line not in self._inbound:
                 self._inbound += line

@@ -1,14 +1,19 @@
 """
-Wake threads that wait for another thread.
+Wake threads that wait for another thread, and have the loop thread call something.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
+from typing import TYPE_CHECKING, Any
 
 from jetsync._base.locks import SIGNAL_CHECK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Signal:
@@ -79,3 +84,39 @@ class Notifier:
         signals, self._signals = self._signals, []
         for signal in signals:
             signal.set()
+
+
+class Reminder:
+    """
+    A call that the loop makes soon, once for all who ask before it begins.
+
+    Threads: any thread asks; the loop thread makes the call, which clears ``due`` first.
+    Locks: none.
+
+    Args:
+        schedule: Has the loop make the call.
+        arguments: The arguments of *schedule*.
+        options: Its keyword arguments.
+    """
+
+    __slots__ = ("_schedule", "due")
+
+    def __init__(self, schedule: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        self._schedule = functools.partial(schedule, *arguments, **options)
+        # Whether the call was asked for and has not begun.
+        self.due: bool = False
+
+    def ask(self) -> None:
+        """Have the loop make the call, unless it is due already; any thread, never waits."""
+        if self.due:
+            return
+        try:
+            # First, or the call might begin before and clear it in vain.
+            self.due = True
+            self._schedule()
+        except RuntimeError:
+            pass  # The loop is closed.
+        except BaseException:
+            # Ctrl-C: one call too many does no harm, but one must come.
+            self.due = False
+            raise

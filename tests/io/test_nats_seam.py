@@ -798,6 +798,25 @@ class TestConnection:
         run(main)
         assert len(server.lines(b"PONG")) < 1000
 
+    def test_a_ping_of_nats_py(self, server):
+        """
+        nats-py sends a PING each week. It gets an answer without the server, whose answers belong
+        to the PINGs of jetsync.
+        """
+
+        async def main():
+            connection = connection_of(Listener(), server)
+            await connection.start()
+            sent = len(server.lines(b"PING"))
+            answer = asyncio.get_running_loop().create_future()
+            await connection._client._send_ping(answer)
+            await asyncio.wait_for(answer, LONG)
+            await connection.flush(LONG)
+            assert len(server.lines(b"PING")) == sent + 1
+            await connection.stop()
+
+        run(main)
+
     def test_server_errors_and_news(self, server):
         """The listener gets the server's errors and INFO; an error does not end the client."""
 

@@ -19,10 +19,10 @@ from jetsync._io.lane import OVERSIZED
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import (
     ACK_LIMIT,
-    DELEGATED_SENDS,
     JOIN_LIMIT,
     OUT_LIMIT,
     POST_LIMIT,
+    SENDS,
     LaneState,
 )
 from jetsync.errors import (
@@ -47,8 +47,6 @@ class TestWrite:
         for block in blocks:
             idle.lane.write(block, soon())
         assert idle.lane.outbox.size > 0
-        # The loop is told once.
-        assert idle.lane.outbox._writing
         assert idle.receive(5 * 300_000) == b"".join(blocks)
         until(lambda: not idle.lane.outbox._out, "the end of the rest")
         assert (idle.lane.outbox.size, idle.lane.outbox.bytes_out) == (0, 1_500_000)
@@ -65,7 +63,7 @@ class TestWrite:
         context.run(contextvars.ContextVar("value").set, value)
         context.run(idle.lane.write, bytes(1_500_000), soon())
         del value, context
-        assert idle.lane.outbox._writing
+        assert idle.lane.outbox.size > 0
         until(lambda: reference() is None, "the end of the context")
         assert idle.lane.outbox.size > 0
 
@@ -177,12 +175,11 @@ class TestWrite:
         assert idle.receive(4) == b"late"
 
     def test_down_until_the_replay(self, idle):
-        """Until the subscriptions are written again, only nats-py's bytes pass."""
+        """Until the subscriptions are written again, nothing is sent."""
         idle.connect(opened=False)
         waiting = Background(idle.lane.write, b"ours", soon())
         until(lambda: is_waited_for(idle.lane), "the wait for a connection")
-        idle.do(idle.lane.outbox.control, b"CONNECT {}\r\nPING\r\n")
-        assert idle.receive(18) == b"CONNECT {}\r\nPING\r\n"
+        idle.do(idle.lane.outbox.flush_posted)
         assert idle.nothing_more()
         idle.do(idle.lane.open)
         assert waiting.get() == 1
@@ -327,9 +324,9 @@ class TestDelegated:
 
     def test_a_thread_that_sent_much_for_others_leaves_the_rest(self, rig, monkeypatch):
         """A thread that has sent for others many times leaves the rest to the loop."""
-        blocks = [b"%3d" % number for number in range(3 * DELEGATED_SENDS)]
+        blocks = [b"%3d" % number for number in range(3 * SENDS)]
         self.delegate(rig, monkeypatch, blocks)
-        assert rig.receive(1 + 9 * DELEGATED_SENDS) == b"0" + b"".join(blocks)
+        assert rig.receive(1 + 9 * SENDS) == b"0" + b"".join(blocks)
 
     def test_ctrl_c_while_sending_announces_the_loss(self, rig, monkeypatch):
         """If Ctrl-C interrupts the thread that sends, the loss of the connection is announced."""
@@ -353,21 +350,26 @@ class TestDelegated:
                     late.append(Background(outbox._delegate, b"1", None).get())
                 return found
 
-        monkeypatch.setattr(outbox, "_delegated", Looked())
+        monkeypatch.setattr(outbox, "collected", Looked())
         rig.lane.write(b"0", soon())
         assert late == [0]
-        assert not len(outbox._delegated)
+        assert not len(outbox.collected)
 
     def test_earlier_connection(self, rig):
-        """A block that was delegated is not sent on the next one, or before it."""
+        """A block that was delegated is not sent on the next connection."""
         rig.do(rig.lane.detach)
-        rig.lane.outbox._delegated.append((1, b"old"))
-        rig.connect(opened=False)
-        rig.do(rig.lane.outbox.control, b"CONNECT {}\r\n")
-        rig.lane.outbox._delegated.append((1, b"old"))
-        rig.do(rig.lane.open)
+        # By a thread that has seen the last connection.
+        rig.lane.outbox.collected.append((1, 0.0, b"old"))
+        rig.connect()
         assert rig.lane.write(b"new", soon(), may_delegate=True) == 2
-        assert rig.receive(15) == b"CONNECT {}\r\nnew"
+        assert rig.receive(3) == b"new"
+
+    def test_a_lost_connection_frees_its_blocks(self, rig):
+        """The memory of a block that was delegated may change once its connection is lost."""
+        data = bytearray(b"old")
+        rig.lane.outbox.collected.append((1, 0.0, memoryview(data)))
+        rig.do(rig.lane.detach)
+        data += b"er"
 
 
 class TestOversized:
@@ -436,7 +438,6 @@ class TestPost:
         for block in (b"a", b"b", b"c"):
             rig.lane.post(block, 1.0)
         assert rig.nothing_more()
-        assert rig.lane.outbox.posted == [b"a", b"b", b"c"]
         release.set()
         assert rig.receive(3) == b"abc"
 
@@ -495,6 +496,42 @@ class TestPost:
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
+    @pytest.mark.parametrize("lost", [True, False], ids=["before", "after"])
+    def test_a_kept_block_is_sent_on_the_next_connection(self, rig, lost):
+        """A block that may be kept follows the subscriptions, also if it was posted before."""
+
+        def post_and_lose():
+            if lost:
+                rig.lane.detach()
+            rig.lane.post_nowait(b"kept", keep=LONG)
+            rig.lane.post_nowait(b"late", keep=1e-9)
+            rig.lane.post_nowait(b"never")
+            rig.lane.detach()
+
+        rig.listen(Mailbox(b"a"))
+        rig.do(post_and_lose)
+        rig.connect()
+        sub = rig.lane.subscriptions.sub_lines()
+        assert rig.receive(len(sub) + 4) == sub + b"kept"
+        assert rig.nothing_more()
+
+    def test_a_limit_for_kept_blocks(self, idle):
+        """Without a connection, blocks are kept up to a limit, and the rest is dropped."""
+        for _ in range(3):
+            idle.lane.post_nowait(b"1" * (OUT_LIMIT // 2), keep=LONG)
+        idle.connect()
+        assert idle.receive(OUT_LIMIT) == b"1" * OUT_LIMIT
+        assert idle.nothing_more()
+
+    def test_posts_in_a_signal_handler(self, rig):
+        """In a signal handler that interrupted a write of its thread, posts never wait."""
+        rig.stall()
+        with rig.lane.outbox.write_lock:
+            rig.lane.post(b"one", LONG)
+            rig.lane.post_nowait(b"two")
+        assert rig.lane.write(b"three", soon()) == 1
+        assert rig.receive(11) == b"onetwothree"
+
     def test_lost_with_the_connection(self, rig):
         """Blocks posted for one connection are not sent on the next."""
         old, (ours, theirs) = rig.server, socket.socketpair()
@@ -527,7 +564,7 @@ class TestAcks:
         for ack in (ONE, TWO):
             rig.lane.ack(ack[4:5], 1.0)
             assert rig.receive(len(ack)) == ack
-            until(lambda: not rig.lane.outbox.tick_due, "the end of the timer")
+            until(lambda: not rig.lane.outbox.tick.due, "the end of the timer")
 
     def test_acks_are_sent_before_the_block_of_the_next_write(self, rig):
         """Nothing is sent until the next write, which sends all acks before its block."""

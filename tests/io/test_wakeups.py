@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from jetsync._base.locks import SIGNAL_CHECK
 from jetsync._io import wakeups
-from jetsync._io.wakeups import Signal
+from jetsync._io.wakeups import Reminder, Signal
 
 
 class TestSignal:
@@ -45,3 +48,43 @@ class TestSignal:
     def test_a_deadline_that_has_passed_ends_the_wait_at_once(self):
         """A deadline that has passed ends the wait at once."""
         assert Signal().wait(-1.0) is False
+
+
+class TestReminder:
+    def test_many_ask_for_one_call(self):
+        """A call that is due is scheduled once, and again after it has begun."""
+        scheduled = []
+        reminder = Reminder(scheduled.append, "call")
+        reminder.ask()
+        reminder.ask()
+        assert (scheduled, reminder.due) == (["call"], True)
+        reminder.due = False
+        reminder.ask()
+        assert scheduled == ["call"] * 2
+
+    def test_a_call_that_begins_at_once(self):
+        """A call that begins before the reminder returns can be asked for again."""
+
+        def begin():
+            reminder.due = False
+
+        reminder = Reminder(begin)
+        reminder.ask()
+        assert not reminder.due
+
+    def test_ctrl_c(self):
+        """If Ctrl-C strikes while the call is scheduled, the next one who asks schedules it."""
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        reminder = Reminder(interrupt)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                reminder.ask()
+
+    def test_a_closed_loop(self):
+        """A loop that is closed makes no call, which is no error."""
+        loop = asyncio.new_event_loop()
+        loop.close()
+        Reminder(loop.call_soon_threadsafe, print).ask()
