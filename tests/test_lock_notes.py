@@ -28,9 +28,6 @@ VALUES = {"Protocol", "Exception", "enum.Enum", "threading.local"}
 SINGLE_USE = {"Attempt", "_Refused"}
 """Values that are not frozen."""
 
-FLAGS = {"Signal": {"_lock"}}
-"""Locks that protect nothing: threads set them and look at them."""
-
 HELD = "lock is held"
 
 MAKES_LOCK = re.compile(r"self\.(\w+)(?:: [\w.]+)? = (?:Turn|\w+_lock|threading\.Lock)\(")
@@ -80,7 +77,6 @@ def noted_in(source: str) -> list[Noted]:
         notes = "\n".join(lines[index].strip(" #") for index in place)
         locks = set(MAKES_LOCK.findall(ast.get_source_segment(source, node)))
         others = [line for index, line in enumerate(lines) if index not in place]
-        locks -= FLAGS.get(node.name, set())
         found.append(Noted(node.name, notes, locks, set(re.findall(r"\w+", "\n".join(others)))))
     return found
 
@@ -103,7 +99,7 @@ def test_classes_are_found():
 
     assert names >= {"AtomicBatch", "BatchAttempt", "FastPublisher", "Publisher", "Stage"}
     assert names >= {"Consumption", "HandlerPool", "MessageBatch", "Reading", "Watch"}
-    assert names >= {"Connection", "Lane", "Outbox", "Session", "Signal"}
+    assert names >= {"Connection", "Lane", "Outbox", "Session"}
 
 
 def test_each_class_has_notes():

@@ -141,6 +141,76 @@ def use_if_free(lock: Any, work: Callable[..., T], *arguments: Any) -> T | None:
     return None
 
 
+class Signal:
+    """
+    A flag that one thread waits for and any thread sets.
+
+    Threads: any thread.
+    Locks: the flag is a lock: it is held while the flag is not set.
+
+    It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
+    next wait.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the waiting thread, or let the next wait return at once; any thread."""
+        # Releasing twice raises: the flag is set already. Asking first would be a race, and
+        # contextlib.suppress costs more than the release.
+        try:  # noqa: SIM105
+            self._lock.release()
+        except RuntimeError:
+            pass
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds, return whether the flag was set, and clear it."""
+        # On Windows, a signal does not interrupt the wait for a lock.
+        while sys.platform == "win32" and timeout > SIGNAL_CHECK:
+            if self._lock.acquire(timeout=SIGNAL_CHECK):
+                return True
+            timeout -= SIGNAL_CHECK
+        return self._lock.acquire(timeout=max(timeout, 0.0))
+
+
+class Notifier:
+    """
+    Wakes all threads that wait.
+
+    Threads: any thread.
+    Locks: one of the owner, which every caller but :meth:`forget` holds.
+
+    This is not a ``threading.Condition``: if Ctrl-C strikes while a condition releases its lock,
+    the lock is released twice, and a RuntimeError replaces the KeyboardInterrupt.
+    """
+
+    __slots__ = ("_signals",)
+
+    def __init__(self) -> None:
+        self._signals: list[Signal] = []
+
+    def listen(self) -> Signal:
+        """Return a flag that the next :meth:`notify` sets. Wait for it without the owner's lock."""
+        signal = Signal()
+        self._signals.append(signal)
+        return signal
+
+    def forget(self, signal: Signal) -> None:
+        """Drop what :meth:`listen` returned, because its thread has stopped waiting."""
+        with contextlib.suppress(ValueError):  # It is being set at this moment.
+            self._signals.remove(signal)
+
+    def notify(self) -> None:
+        """Wake all threads that have called :meth:`listen`."""
+        signals, self._signals = self._signals, []
+        for signal in signals:
+            signal.set()
+
+
 class Latch:
     """
     A flag that is set once and stays set: a ``threading.Event`` that a signal handler may use.
@@ -153,8 +223,8 @@ class Latch:
 
     def __init__(self) -> None:
         self._is_set = False
-        # A lock for each waiting thread, which `set` releases.
-        self._waiting: list[threading.Lock] = []
+        # The flag of each waiting thread.
+        self._waiting: list[Signal] = []
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
@@ -163,27 +233,25 @@ class Latch:
     def set(self) -> None:
         """Set the flag and wake all waiting threads. Can be called repeatedly."""
         self._is_set = True
-        for lock in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # Another call of `set` released it.
-                lock.release()
+        for signal in list(self._waiting):
+            signal.set()
 
     def wait(self, timeout: float = threading.TIMEOUT_MAX) -> bool:
         """Wait up to *timeout* seconds and return whether the flag is set."""
         if self._is_set:
             return True
-        lock = threading.Lock()
-        lock.acquire()
+        signal = Signal()
         try:
-            self._waiting.append(lock)
+            self._waiting.append(signal)
             until = time.monotonic() + timeout
-            # Checked after the lock is listed: `set` sets the flag before it reads the list.
+            # Checked after the signal is listed: `set` sets the flag before it reads the list.
             while not self._is_set:
-                left = max(until - time.monotonic(), 0.0)
-                if lock.acquire(timeout=min(left, SIGNAL_CHECK)) or left <= SIGNAL_CHECK:
+                left = until - time.monotonic()
+                if signal.wait(min(left, SIGNAL_CHECK)) or left <= SIGNAL_CHECK:
                     break
         finally:
-            if lock in self._waiting:  # Unless Ctrl-C struck before.
-                self._waiting.remove(lock)
+            if signal in self._waiting:  # Unless Ctrl-C struck before.
+                self._waiting.remove(signal)
         return self._is_set
 
 

@@ -36,12 +36,11 @@ import anyio.from_thread
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import keep_interrupts
+from jetsync._base.locks import Signal, keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._base.turn import waiting
 from jetsync._io.resolve import look_up
-from jetsync._io.wakeups import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,7 +12,7 @@ from collections import deque
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._io.wakeups import Signal
+from jetsync._base.locks import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

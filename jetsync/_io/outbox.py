@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.locks import short_lock, use_if_free
+from jetsync._base.locks import Notifier, short_lock, use_if_free
 from jetsync._base.turn import waiting
 from jetsync._io.mailbox import take_all
-from jetsync._io.wakeups import Notifier, Reminder
+from jetsync._io.reminder import Reminder
 from jetsync._proto import frames
 from jetsync.values.message import ACK
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.wakeups import Signal
+from jetsync._base.locks import Signal
 from jetsync.errors import PermissionDeniedError
 
 if TYPE_CHECKING:

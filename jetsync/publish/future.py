@@ -16,13 +16,13 @@ import attrs
 from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
-from jetsync._io.wakeups import Notifier
+from jetsync._base.locks import Notifier
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
-    from jetsync._io.wakeups import Signal
+    from jetsync._base.locks import Signal
 
 
 @attrs.frozen

@@ -31,13 +31,12 @@ from jetsync._base.deadline import FOREVER, Deadline
 from jetsync._base.dropped import when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
-from jetsync._base.locks import SIGNAL_CHECK, Latch
+from jetsync._base.locks import SIGNAL_CHECK, Latch, Notifier, Signal
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn, refuse_inside, waiting
 from jetsync._hooks.calls import FaultLog
 from jetsync._hooks.errors import PluginError
-from jetsync._io.wakeups import Notifier, Signal
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.flight import Flight

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,9 @@ from helpers.interrupts import handled_at, interrupted_at, is_locked
 from helpers.waiting import eventually
 from jetsync._base import locks
 from jetsync._base.locks import (
+    SIGNAL_CHECK,
     Latch,
+    Signal,
     holds_short_lock,
     interrupt_safe_lock,
     refuse_reentry,
@@ -273,11 +276,10 @@ class TestUseIfFree:
 
 
 BARE = {
-    ("jetsync/_base/locks.py", "Lock"): "makes the locks, and latches, which `with` never takes",
+    ("jetsync/_base/locks.py", "Lock"): "makes the locks, and signals, which `with` never takes",
     ("jetsync/_base/locks.py", "RLock"): "makes the locks",
     ("jetsync/_base/turn.py", "RLock"): "only threads that no signal interrupts take it by `with`",
     ("jetsync/_io/reader.py", "RLock"): "`with` never takes it",
-    ("jetsync/_io/wakeups.py", "Lock"): "`with` never takes it",
     ("jetsync/consume/handlers.py", "Lock"): "only threads that no signal interrupts take it",
     ("jetsync/testing/_forwarder.py", "Condition"): "`with` takes its lock",
     ("jetsync/testing/_recorder.py", "Condition"): "`with` takes its lock",
@@ -334,7 +336,6 @@ def test_locks_of_threading_are_found(source, kinds):
 
 OTHERS = {
     ("_io/reader.py", "RLock"): "the read lock: threads try it, and the loop waits 1 s at most",
-    ("_io/wakeups.py", "Lock"): "a signal: one thread waits for another one to release it",
     ("consume/handlers.py", "Lock"): "only threads of jetsync take it, which no signal interrupts",
 }
 """Locks that are neither short nor a turn, and why that is safe."""
@@ -358,6 +359,45 @@ def test_every_lock_is_short_or_a_turn():
         ):
             found.add((where, kind))
     assert found == set(OTHERS)
+
+
+class TestSignal:
+    def test_remembered_once(self):
+        """A raise while no thread waits ends the next wait, and only that one."""
+        signal = Signal()
+        assert signal.wait(0) is False
+        signal.set()
+        signal.set()
+        assert signal.wait(0) is True
+        assert signal.wait(0) is False
+
+    def test_a_raised_signal_wakes_the_waiting_thread(self):
+        """A raise wakes the thread that waits."""
+        signal, result = Signal(), []
+        thread = threading.Thread(target=lambda: result.append(signal.wait(10.0)))
+        thread.start()
+        signal.set()
+        thread.join(10.0)
+        assert result == [True]
+
+    def test_windows_waits_in_slices(self, monkeypatch):
+        """On Windows a long wait is many short ones, because Ctrl-C interrupts none of them."""
+        slices = []
+        signal = Signal()
+
+        def acquire(timeout):
+            slices.append(timeout)
+
+        signal._lock = SimpleNamespace(acquire=acquire)
+        monkeypatch.setattr(locks, "sys", SimpleNamespace(platform="win32"))
+
+        assert not signal.wait(2.25 * SIGNAL_CHECK)
+
+        assert slices == [SIGNAL_CHECK, SIGNAL_CHECK, 0.25 * SIGNAL_CHECK]
+
+    def test_a_deadline_that_has_passed_ends_the_wait_at_once(self):
+        """A deadline that has passed ends the wait at once."""
+        assert Signal().wait(-1.0) is False
 
 
 class TestLatch:

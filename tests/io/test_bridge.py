@@ -16,9 +16,9 @@ import pytest
 from helpers.interrupts import interrupted_at
 from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Signal
 from jetsync._io import bridge as _bridge
 from jetsync._io.bridge import EXIT_BUDGET, Bridge
-from jetsync._io.wakeups import Signal
 from jetsync.errors import (
     ConfigurationError,
     ConnectionClosedError,

@@ -18,7 +18,7 @@ from helpers.forks import fork
 from helpers.interrupts import Interrupt, handled_at, interrupted_at, is_locked
 from helpers.streams import batch_stream
 from helpers.waiting import blocked, eventually
-from jetsync._io.wakeups import Notifier
+from jetsync._base.locks import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic import AtomicBatch

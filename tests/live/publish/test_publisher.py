@@ -19,8 +19,7 @@ import pytest
 import jetsync
 from helpers.streams import memory_stream, messages_in
 from helpers.waiting import at_some_pace, blocked, eventually, holds, timed
-from jetsync._base.locks import SIGNAL_CHECK
-from jetsync._io.wakeups import Signal
+from jetsync._base.locks import SIGNAL_CHECK, Signal
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
