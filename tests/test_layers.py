@@ -51,6 +51,48 @@ the lines below it. Names on one line are siblings that do not import each other
 
 RANKS = {name: rank for rank, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 
+ROOMS = {
+    "_api": """
+consumers
+messages streams
+mirrors repeats requests
+context
+known_streams
+account strays
+""",
+    "_io": """
+connection
+requests
+session
+nats_seam
+websocket
+transport
+next_server
+connection_state
+listener probe refusals
+lane
+reader
+gate subscriptions
+bridge outbox
+deferred handles login mailbox reminder replies resolve tls translate
+""",
+    "_hooks": """
+manager
+calls trace
+check dispatcher errors
+""",
+    "_base": """
+iterations
+dropped stop_signal turn
+fields locks
+deadline failures files html integers keywords log pickling reprs speedups
+""",
+}
+"""
+The files of a folder from top to bottom. A file may import, also for annotations, only those on the
+lines below its own.
+"""
+
 WITHOUT_CLIENT = {"devserver": {"_base", "errors"}}
 """Tools that are used without the client, and the only layers that they may import."""
 
@@ -190,6 +232,22 @@ def test_forbidden_imports_are_found(importer, source):
     The rule covers imports for annotations, inside functions, of the facade and between siblings.
     """
     assert len(forbidden(imports_in(source, importer))) == 1
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_of_a_room_have_an_order(room):
+    """
+    A file of the folder imports from the folder only files on lower lines, and each has a line.
+    """
+    ranks = {
+        f"jetsync.{room}.{name}": rank
+        for rank, line in enumerate(ROOMS[room].split("\n"))
+        for name in line.split()
+    }
+    inside = [each for each in all_imports() if {each.importer, each.imported} <= ranks.keys()]
+
+    assert ranks.keys() == {module for module in MODULES if module.startswith(f"jetsync.{room}.")}
+    assert [str(each) for each in inside if ranks[each.imported] <= ranks[each.importer]] == []
 
 
 def test_tools_without_the_client():

@@ -23,7 +23,7 @@ from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
 
 if TYPE_CHECKING:
-    from jetsync._api.context import Context
+    from jetsync._api.account import Account
     from jetsync._base.deadline import Deadline
 
 
@@ -60,12 +60,12 @@ class StreamCache:
     The streams that were looked up on the current connection; thread-safe.
     """
 
-    __slots__ = ("_context_ref", "_failed", "_known", "_mirrors", "batch_limits")
+    __slots__ = ("_account_ref", "_failed", "_known", "_mirrors", "batch_limits")
 
-    def __init__(self, context: Context) -> None:
-        # The context owns the cache. A strong reference back would keep a dropped client open until
-        # the garbage collector looks for cycles.
-        self._context_ref = weakref.ref(context)
+    def __init__(self, account: Account) -> None:
+        # The owner of the cache. A strong reference would keep a dropped client open until the
+        # garbage collector looks for cycles.
+        self._account_ref = weakref.ref(account)
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
         # The server's limit for messages of an atomic batch, by connection; at most that of one.
@@ -74,10 +74,10 @@ class StreamCache:
         self._failed = -1
 
     @property
-    def _context(self) -> Context:
-        context = self._context_ref()
-        assert context is not None
-        return context
+    def _account(self) -> Account:
+        account = self._account_ref()
+        assert account is not None
+        return account
 
     def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """
@@ -92,8 +92,8 @@ class StreamCache:
             kept = self.kept(subject, epoch)
             if kept is not None:
                 return kept
-        context = self._context
-        answer = context.api("STREAM.NAMES", {"subject": subject}, deadline)
+        account = self._account
+        answer = account.api("STREAM.NAMES", {"subject": subject}, deadline)
         names = answer.get("streams")
         if not names:
             raise errors.NoStreamResponseError(subject)
@@ -111,11 +111,11 @@ class StreamCache:
 
         The user may lack permission for the lookup, so a failure is not repeated on its connection.
         """
-        epoch = self._context.lane.epoch
+        epoch = self._account.lane.epoch
         if self._failed == epoch:
             return None
         try:
-            return self.find(subject, self._context.deadline(None))
+            return self.find(subject, self._account.deadline(None))
         except errors.JetSyncError:
             self._failed = epoch
             return None
@@ -140,13 +140,13 @@ class StreamCache:
 
     def _epoch(self, deadline: Deadline) -> int:
         """Return the current connection, or wait for the next one."""
-        outbox = self._context.lane.outbox
+        outbox = self._account.lane.outbox
         return outbox.epoch if outbox.state is LaneState.OPEN else outbox.wait_open(deadline)
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Look a stream up and keep the answer."""
-        context = self._context
-        answer = context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
+        account = self._account
+        answer = account.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
         config = from_wire(StreamConfig, answer.get("config") or {})
         known = KnownStream(
             name=name,
@@ -164,7 +164,7 @@ class StreamCache:
     def peek(self, name: str) -> KnownStream | None:
         """Return the stream called *name* if it was looked up on this connection."""
         known = self._known.get(name)
-        return known if known is not None and known.epoch == self._context.lane.epoch else None
+        return known if known is not None and known.epoch == self._account.lane.epoch else None
 
     def mirrors(self, name: str) -> frozenset[str]:
         """Return the known mirrors of a stream, also from earlier connections."""

@@ -1,40 +1,22 @@
 """
 Requests that are sent again, because a change of leader leaves the first one without an answer.
 
-:data:`READS` lists the requests that ``Context.api`` sends again by itself. Direct gets are sent
-again, too. The functions here repeat whole calls.
+``Context.api`` sends requests again by itself if they only read. Direct gets are sent again, too.
+The functions here repeat whole calls.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync import errors
 from jetsync._io.outbox import LaneState
-from jetsync._proto.asking import LATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-
-# The beginnings of the endpoints that only read.
-READS: Final = (
-    "INFO",
-    "STREAM.INFO.",
-    "STREAM.LIST",
-    "STREAM.NAMES",
-    "STREAM.MSG.GET.",
-    "CONSUMER.INFO.",
-    "CONSUMER.LIST.",
-    "CONSUMER.NAMES.",
-)
-
-# Reads that may take servers seconds: they ask the leaders of all streams or consumers, or look at
-# all subjects or all deleted messages of a stream.
-SLOW_ENDPOINTS: Final = ("STREAM.LIST", "CONSUMER.LIST.")
-SLOW_FIELDS: Final = frozenset({"subjects_filter", "deleted_details"})
 
 # The shortest time for one attempt, in seconds.
 SHORTEST: Final = 1.0
@@ -43,20 +25,6 @@ SHORTEST: Final = 1.0
 RETRY_WAIT: Final = 0.05
 
 T = TypeVar("T")
-
-
-def late_after(endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline) -> float | None:
-    """
-    Return the seconds after which a request to the API is sent again; None if it may change data.
-
-    Slow requests are sent again after half of their time, because asking for them more often would
-    make the server slower still.
-    """
-    if not endpoint.startswith(READS):
-        return None
-    if endpoint.startswith(SLOW_ENDPOINTS) or (body and not SLOW_FIELDS.isdisjoint(body)):
-        return max(LATE, deadline.remaining() / 2.0)
-    return LATE
 
 
 def repeated(context: Context, call: Callable[[Deadline], T], deadline: Deadline) -> T:

@@ -99,10 +99,10 @@ class Connection:
         """Make *session* the one of this client."""
         # Bound here, because many calls use them.
         self.router: ReplyRouter = session.router
-        self.refusals: Refusals = session.refusals
+        self.refusals: Refusals = session.state.refusals
         self.inbox: str = session.inbox
-        self.closing: Latch = session.closing
-        self.closed: Latch = session.closed
+        self.closing: Latch = session.state.closing
+        self.closed: Latch = session.state.closed
         self.consumptions: weakref.WeakSet[Any] = session.handles.consumptions
         self.subscriptions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.writers: weakref.WeakSet[Writer] = session.handles.writers
@@ -187,7 +187,7 @@ class Connection:
     @property
     def server(self) -> ServerInfo:
         """The server that the client is connected to, or was connected to last."""
-        return self.session.server
+        return self.session.state.server
 
     @property
     def is_connected(self) -> bool:
@@ -284,7 +284,7 @@ class Connection:
         """
         Raise MaxPayloadError if headers and payload of *size* bytes exceed the server's limit.
         """
-        limit = self.session.server.max_payload
+        limit = self.session.state.server.max_payload
         if size > limit:
             raise errors.MaxPayloadError(size, limit)
 
@@ -343,7 +343,7 @@ class Connection:
             session = self.session
             if session.forked:
                 session = self._connect_child()
-            if any_epoch and size > session.server.max_payload:
+            if any_epoch and size > session.state.server.max_payload:
                 self.check_size(size)
             lane = session.lane
             request = Request(session, subject, in_batch)
@@ -453,7 +453,7 @@ class Connection:
 
         If creating the event takes time, pass a function, which that thread calls.
         """
-        self.session.emit(event)
+        self.session.state.emit(event)
 
     def statistics(self) -> Statistics:
         """Return the current counters."""

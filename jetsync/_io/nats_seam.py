@@ -43,7 +43,7 @@ with deferred("aiohttp", "multidict", "nats.js"):
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.session import Session
+    from jetsync._io.connection_state import ConnectionState
     from jetsync.options import ConnectOptions
 
 # Seconds between two checks whether a PONG has arrived.
@@ -177,10 +177,10 @@ class NatsConnection:
     Locks: none.
     """
 
-    def __init__(self, session: Session, options: ConnectOptions) -> None:
+    def __init__(self, state: ConnectionState, options: ConnectOptions) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._session = session
+        self._state = state
         # $NATS_URL is read once, because it may change, and its login is needed for reconnects.
         # Each attempt reads the files, also after the program has changed its folder.
         options = options.evolve(servers=options.server_list(), **absolute_paths(options))
@@ -188,7 +188,7 @@ class NatsConnection:
         self._client = _Client(options, self._on_unexpected, self._on_last_loss)
         websocket = is_websocket(options.server_list())
         kind = WebSocketLaneTransport if websocket else LaneTransport
-        self.transport: LaneTransport = kind(loop, session, options)
+        self.transport: LaneTransport = kind(loop, state, options)
         self.transport.on_exhausted = self._on_exhausted
         self.pool = self.transport.next_server.pool
         self.lane = self.transport.lane
@@ -239,7 +239,7 @@ class NatsConnection:
             self.transport.finish()
             raise
         self._first = False
-        self._session.on_connected()
+        self._state.on_connected()
 
     async def stop(self) -> None:
         """Close the connection. The system still sends what the socket has accepted."""
@@ -275,7 +275,7 @@ class NatsConnection:
         if not self._first:
             # The end of a connection has an event of its own.
             if not isinstance(error, nats.errors.UnexpectedEOF):
-                self._session.on_error(error)
+                self._state.on_error(error, self.transport.attempt.target)
                 self._count_refusal(error)
             return
         if isinstance(error.__cause__, errors.ConfigurationError):
@@ -323,22 +323,22 @@ class NatsConnection:
 
     def _on_unexpected(self, error: Exception) -> None:
         _logger.error("reconnect_failed", exc_info=error)
-        self._session.on_error(errors.ConnectError(f"unexpected {type(error).__name__}"))
+        self._state.on_error(errors.ConnectError(f"unexpected {type(error).__name__}"))
 
     async def _on_disconnected(self) -> None:
         if not self._first:
-            self._session.on_disconnected()
+            self._state.on_disconnected()
 
     async def _on_reconnected(self) -> None:
         self._refused_logins.clear()
-        self._session.on_connected()
+        self._state.on_connected()
 
     async def _on_closed(self) -> None:
         if self._first:
             return
         attempt = self.transport.attempt
         error = self._given_up or attempt.server_error or self._client.last_error
-        self._session.on_closed(error)
+        self._state.on_closed(error)
 
 
 class _FirstConnectFailedError(Exception):

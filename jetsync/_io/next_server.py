@@ -22,7 +22,7 @@ from jetsync.values.server_info import PoolServer, ServerInfo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.session import Session
+    from jetsync._io.connection_state import ConnectionState
     from jetsync.options import ConnectOptions
 
 
@@ -34,8 +34,8 @@ class NextServer:
     Locks: none.
     """
 
-    def __init__(self, session: Session, options: ConnectOptions) -> None:
-        self._session = session
+    def __init__(self, state: ConnectionState, options: ConnectOptions) -> None:
+        self._state = state
         self._choose = options.choose_server
         jitter = options.reconnect_jitter
         waits = Waits(
@@ -106,7 +106,7 @@ class NextServer:
         where = f"connect(choose_server={_name(self._choose)})"
         failure = errors.ConnectError(f"{where}: {problem}; jetsync chooses the server")
         failure.__cause__ = cause
-        self._session.on_error(failure)
+        self._state.on_error(failure)
         return None
 
     def _read_choice(self, found: Any) -> tuple[Server, float] | None:

@@ -126,5 +126,5 @@ class Request(Waiter):
         """Forget the request. If it has no answer, the server may still refuse it."""
         if self.reply is None:
             if self.may_be_refused:
-                self._session.refusals.add(self.subject)
+                self._session.state.refusals.add(self.subject)
             self._session.router.forget(self.address)

@@ -25,14 +25,13 @@ from jetsync._base.locks import Latch
 from jetsync._base.log import beats, get_logger
 from jetsync._base.turn import Turn, refuse_request
 from jetsync._io.bridge import Bridge
+from jetsync._io.connection_state import ConnectionState
 from jetsync._io.handles import OpenHandles
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING
-from jetsync._io.probe import Probe
-from jetsync._io.refusals import Refusals
 from jetsync._io.replies import ReplyRouter, Waiter
-from jetsync._io.translate import cause_of, parse_denied, translate_closed, translate_connect_error
-from jetsync.values.server_info import ServerInfo, Statistics
+from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
+from jetsync.values.server_info import Statistics
 
 if TYPE_CHECKING:
     import threading
@@ -57,11 +56,11 @@ _logger = get_logger("jetsync.connection")
 
 class Session:
     """
-    One thread with one lane. The seam and the transport report what happens to its connections.
+    One thread with one lane.
 
-    Threads: any thread; methods that begin with ``on_``, only the loop thread.
-    Locks: the close turn, ``_closing_turn``, lets one thread at a time close; the loop sets the
-    rest, or it is set once.
+    Threads: any thread.
+    Locks: the close turn, ``_closing_turn``, lets one thread at a time close; the rest is set once,
+    or by that thread.
     """
 
     def __init__(
@@ -77,18 +76,12 @@ class Session:
         self.numbers: itertools.count[int] = itertools.count(1)
         self.lane: Lane
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
-        self.refusals: Refusals = Refusals(options.request_timeout)
         self.handles: OpenHandles = OpenHandles()
-        # The server that the client is connected to, or was connected to last.
-        self.server: ServerInfo = ServerInfo()
-        self.closed: Latch = Latch()
-        # Set before `closed`, when the client begins to close.
-        self.closing: Latch = Latch()
+        self.state: ConnectionState = ConnectionState(options, plugins)
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
         # Whether the plugins end with it.
         self.ends_plugins: bool = True
-        self._probe = Probe(options)
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
         self._closing_turn = Turn("another call that closes the client")
@@ -98,14 +91,10 @@ class Session:
         self._ending: tuple[Latch, Deadline] | None = None
         # Whether the interpreter exits.
         self._is_exiting = False
-        # Whether the end is not reported, because the interpreter exits or the client was dropped.
-        self._is_silent = False
         # Whether a call has ended the thread, or is ending it. If not, dropping the client does.
         self._is_ending = False
         # Whether `close` has finished. After nats-py has given up, the thread still runs.
         self._is_closed = False
-        # Whether the last reported event was a loss, so that losses and reconnects alternate.
-        self._down = False
 
     # Opening and closing.
 
@@ -134,7 +123,7 @@ class Session:
                 raise
 
     async def _connect(self) -> None:
-        self._nats = nats = NatsConnection(self, self._options)
+        self._nats = nats = NatsConnection(self.state, self._options)
         nats.transport.had_tls = self._parent_had_tls
         self.lane = nats.lane
         subscriptions = self.lane.subscriptions
@@ -181,7 +170,7 @@ class Session:
         except errors.ConnectionClosedError:
             pass  # The thread has ended.
         self._stop(max(deadline.remaining(), 0.1))
-        self.on_closed(None)
+        self.state.on_closed(None)
         self._is_closed = True
 
     def _run_posted(self, deadline: Deadline) -> None:
@@ -196,7 +185,7 @@ class Session:
         self._is_ending = True
 
     async def _shut(self) -> None:
-        self.on_closed(None)
+        self.state.on_closed(None)
         await self._end(0.0)
 
     def abandon(self, grace: float = 0.0) -> None:
@@ -217,7 +206,7 @@ class Session:
         """
         if self._is_ending:
             return False
-        self._is_silent = True
+        self.state.is_silent = True
         self.abandon(DROP_GRACE)
         return True
 
@@ -268,7 +257,7 @@ class Session:
         if self.forked:
             return
         self.lane.begin_close(translate_closed(None))
-        self.closing.set()
+        self.state.closing.set()
         self.handles.begin_finish()
 
     def _close_at_exit(self, timeout: float) -> None:
@@ -279,7 +268,7 @@ class Session:
         interpreter would print their errors.
         """
         self._is_exiting = True
-        if self._is_silent:
+        if self.state.is_silent:
             return  # The loop is closing it.
         if self._ending is not None:
             over, until = self._ending
@@ -294,12 +283,12 @@ class Session:
         try:
             self.flush(deadline)
         except (errors.TransportError, errors.WaitTimeoutError) as error:
-            if self.refusals.has_published:
+            if self.state.refusals.has_published:
                 report_at_exit(f"the server did not confirm the last core messages: {error}")
-        self._is_silent = True
+        self.state.is_silent = True
         self.lane.outbox.freeze()
-        if not self.closed.is_set():
-            self.emit(events.ClosedEvent())
+        if not self.state.closed.is_set():
+            self.state.emit(events.ClosedEvent())
         try:
             if self._nats is not None:
                 self._bridge.call(self._nats.stop, deadline=deadline)
@@ -399,13 +388,8 @@ class Session:
             self._nats.transport.next_server.asked = True
 
     def probe(self) -> None:
-        """Check whether the server still answers; see :class:`Probe`."""
-        self._probe.begin(self.lane, self.server.url)
-
-    def emit(self, event: events.StatusEvent | Callable[[], events.StatusEvent | None]) -> None:
-        """Pass *event*, or the one that it returns, to the plugins in a thread of their own."""
-        if self._plugins.dispatcher is not None:
-            self._plugins.dispatcher.emit_later(event)
+        """Check whether the server still answers; see :class:`jetsync._io.probe.Probe`."""
+        self.state.probe()
 
     def statistics(self) -> Statistics:
         """Return the current counters."""
@@ -418,95 +402,6 @@ class Session:
             subscriptions=lane.subscriptions.count(),
             strays=lane.strays,
         )
-
-    # What nats-py and the transport report; loop thread. These methods only set values, wake
-    # waiters and queue events.
-
-    def on_connected(self) -> None:
-        """Allow writes: nats-py has completed the handshake."""
-        is_reconnect = self.lane.epoch > 0
-        self.lane.open()
-        self._probe.watch(self.lane, self.server.url)
-        if is_reconnect:
-            self._down = False
-            url = self.server.url
-            _logger.info("reconnected", server=url)
-            self.emit(events.ReconnectedEvent(server=url, reconnects=self.lane.epoch - 1))
-
-    def on_disconnected(self) -> None:
-        """Report a lost connection once. The lane has already handled the loss."""
-        if self.closed.is_set() or self._is_silent or self._down:
-            return
-        self._down = True
-        _logger.info("disconnected", server=self.server.url)
-        self.emit(events.DisconnectedEvent(server=self.server.url))
-
-    def on_lame_duck(self) -> None:
-        """Report that the server will close the connection soon."""
-        _logger.info("lame_duck", server=self.server.url)
-        self.emit(events.LameDuckEvent(server=self.server.url))
-
-    def on_discovered(self, urls: tuple[str, ...]) -> None:
-        """Report servers that have joined the cluster."""
-        self.emit(events.ServersDiscoveredEvent(servers=urls))
-
-    def on_info(self, server: ServerInfo) -> None:
-        """Keep the server's last INFO."""
-        self.server = server
-
-    def on_server_error(self, text: str) -> None:
-        """Fail the calls that an ``-ERR`` line of the server refuses."""
-        _logger.warning("server_error", text=text, server=self.server.url)
-        if "maximum payload violation" in text.lower():
-            self.lane.note_oversized()
-            return
-        if "maximum subscriptions exceeded" in text.lower():
-            self._fail_refused_subscription()
-            return
-        denied = parse_denied(text)
-        if denied is not None:
-            operation, subject = denied
-            self.refusals.deny(operation, subject, self.lane)
-            self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
-
-    def _fail_refused_subscription(self) -> None:
-        receiver = self.lane.subscriptions.take_refused()
-        if receiver is None:
-            return
-        error = errors.SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
-        receiver.fail(error)
-        self.lane.reader.wake_reader()
-        self.emit(events.AsyncErrorEvent(error=error))
-
-    def on_error(self, error: Exception) -> None:
-        """Report an error that belongs to no call. nats-py continues by itself."""
-        if isinstance(error, (OSError, EOFError)):
-            target = self._nats.transport.attempt.target if self._nats is not None else None
-            why = str(translate_connect_error(error, server=target))
-            if self._down and why != self.lane.outbox.why_down:
-                # Each reason is logged once per outage.
-                self.lane.outbox.why_down = why
-                _logger.warning("reconnect_failed", reason=why)
-            if not isinstance(error, errors.ConnectError):
-                # The loss was reported already.
-                return
-        if isinstance(error, errors.ProtocolError):
-            _logger.warning("protocol_error", error=str(error))
-        else:
-            error = translate_connect_error(error)
-        self.emit(events.AsyncErrorEvent(error=error))
-
-    def on_closed(self, cause: Exception | None) -> None:
-        """End all waits and report once that the client is closed, or that nats-py gave up."""
-        if self.closed.is_set() or self._is_silent:
-            return
-        self.closing.set()
-        self.closed.set()
-        reason = translate_closed(cause)
-        if cause is not None:
-            _logger.warning("closed", reason=str(reason))
-        self.lane.close(reason)
-        self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
 
 async def _nothing() -> None:

@@ -16,7 +16,6 @@ from jetsync._proto import frames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.mailbox import Listener
     from jetsync._io.outbox import Outbox
     from jetsync._io.replies import ReplyRouter
 
@@ -48,8 +47,8 @@ class Subscriptions:
         # before it.
         self._lines: dict[bytes, bytes] = {}
         self._ranks: dict[bytes, int] = {}
-        # Each ends a subscription when its listener is garbage-collected.
-        self._owners: dict[bytes, weakref.ref[Listener]] = {}
+        # Each ends a subscription when its owner is garbage-collected.
+        self._owners: dict[bytes, weakref.ref[object]] = {}
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
 
     def __len__(self) -> int:
@@ -79,14 +78,13 @@ class Subscriptions:
             box.fail(self._outbox.reason)
         return line
 
-    def end_with(self, listener: Listener) -> None:
-        """Unsubscribe when *listener* is dropped. Call this before :meth:`listen`."""
-        sid = listener.sid
+    def end_with(self, owner: object, sid: bytes) -> None:
+        """Unsubscribe when *owner* is dropped. Call this before :meth:`listen`."""
         # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
-        self._owners[sid] = weakref.ref(listener, lambda _: self._dropped(sid))
+        self._owners[sid] = weakref.ref(owner, lambda _: self._dropped(sid))
 
     def _dropped(self, sid: bytes) -> None:
-        """Unsubscribe because the listener was dropped, unless :meth:`unsubscribe` came first."""
+        """Unsubscribe because the owner was dropped, unless :meth:`unsubscribe` came first."""
         # Without the GIL, the weak reference may outlive its removal, and still call this.
         if sid in self._owners:
             self.unsubscribe(sid)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from urllib.parse import ParseResult, SplitResult
 
-    from jetsync._io.session import Session
+    from jetsync._io.connection_state import ConnectionState
     from jetsync.options import ConnectOptions
 
 # Receive buffer to ask for: 1 MiB has room for a burst of frames while the last one is processed.
@@ -102,18 +102,18 @@ class LaneTransport:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        session: Session,
+        state: ConnectionState,
         options: ConnectOptions,
     ) -> None:
-        self.lane = Lane(loop, self._on_control)
+        self.lane = state.lane = Lane(loop, self._on_control)
         self.attempt = Attempt()
-        self.next_server = NextServer(session, options)
+        self.next_server = NextServer(state, options)
         # Called if each server has had all its attempts.
         self.on_exhausted: Callable[[], object] = _do_nothing
         # Whether an earlier connection of the client had TLS. A later one must have it too.
         self.had_tls: bool = False
         self._loop = loop
-        self._session = session
+        self._state = state
         self._options = options
         self._options_ask_tls = asks_tls(options)
         # Seconds of one attempt, so that a silent server leaves time for the others.
@@ -561,26 +561,26 @@ class LaneTransport:
             self._eof = True
             if lane.fault is not None:
                 self.attempt.server_error = lane.fault
-                self._session.on_error(lane.fault)
+                self._state.on_error(lane.fault)
         elif line.startswith(b"INFO "):
             try:
                 info, server = self._clean(line)
             except errors.ProtocolError as error:
-                self._session.on_error(error)
+                self._state.on_error(error)
                 return
             self._take_info(server)
             if server.lame_duck:
-                self._session.on_lame_duck()
+                self._state.on_lame_duck()
             new = self.next_server.pool.announce(info.get("connect_urls", []))
             if new:
-                self._session.on_discovered(tuple(map(redact_url, new)))
+                self._state.on_discovered(tuple(map(redact_url, new)))
         elif line.startswith(b"-ERR"):
             # nats-py would close the client because of this line, even if the server keeps the
             # connection.
             text, reason = _error_text(line)
             if ends_connection(reason):
                 self.attempt.server_error = errors.ConnectError(reason)
-            self._session.on_server_error(text)
+            self._state.on_server_error(text)
         elif line in {PING, PONG}:
             # One answer suffices. A flood must not fill the memory faster than nats-py reads.
             if line not in self._inbound:
@@ -592,7 +592,7 @@ class LaneTransport:
 
     def _take_info(self, info: ServerInfo) -> None:
         self.next_server.info = info
-        self._session.on_info(info)
+        self._state.on_info(info)
 
     def _wake(self) -> None:
         if self._arrival is not None:

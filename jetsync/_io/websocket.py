@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
-    from jetsync._io.session import Session
+    from jetsync._io.connection_state import ConnectionState
     from jetsync._proto.server_pool import Server
     from jetsync.options import ConnectOptions
     from jetsync.values.server_info import ServerInfo
@@ -185,10 +185,10 @@ class WebSocketLaneTransport(LaneTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        session: Session,
+        state: ConnectionState,
         options: ConnectOptions,
     ) -> None:
-        super().__init__(loop, session, options)
+        super().__init__(loop, state, options)
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -14,7 +14,7 @@ from jetsync._base.dropped import disown, when_dropped
 from jetsync._base.failures import raise_failure
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import outside, refuse_request
-from jetsync._io.mailbox import Listener
+from jetsync._io.listener import Listener
 from jetsync._proto import frames
 from jetsync._proto.answers import Gathering
 from jetsync._proto.puback import is_no_responders

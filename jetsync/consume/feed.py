@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetsync._io.lane import Lane
-    from jetsync._io.mailbox import Listener
+    from jetsync._io.listener import Listener
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 

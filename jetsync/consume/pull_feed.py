@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors
 from jetsync._base.deadline import NO_WAIT
 from jetsync._base.log import get_logger
-from jetsync._io.mailbox import Listener, take_all
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import take_all
 from jetsync._proto import frames
 from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.origin import Origin

@@ -15,7 +15,8 @@ from jetsync import errors, events
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
-from jetsync._io.mailbox import Listener, Mailbox, take_all
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._proto import frames
 from jetsync._proto.pull import message_size
 from jetsync._proto.push import PushEngine, is_flow_control

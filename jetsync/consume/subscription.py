@@ -14,7 +14,8 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import one_by_one
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._io.mailbox import Listener, Mailbox
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
 from jetsync.consume.reading import Reading, is_own_close
 from jetsync.values.message import Message
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from jetsync import errors
 from jetsync._base.failures import raise_failure
 from jetsync._base.turn import Turn
-from jetsync._io.mailbox import Listener, Mailbox
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
     OP_APPEND,

@@ -23,7 +23,8 @@ import attrs
 from jetsync import errors, events
 from jetsync._base.deadline import NO_WAIT, Deadline, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._io.mailbox import Listener, Mailbox
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import OUT_LIMIT, LaneState
 from jetsync._proto.ack_runs import ack_taker
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of

@@ -27,7 +27,8 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import Iteration, ListIteration
 from jetsync._base.locks import Latch, UnlessSet
-from jetsync._io.mailbox import Listener, Mailbox
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.asking import LATE

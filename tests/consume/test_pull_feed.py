@@ -27,7 +27,7 @@ class StubLane:
     def new_sid(self):
         return b"7"
 
-    def end_with(self, listener):
+    def end_with(self, owner, sid):
         pass
 
     def listen(self, sid, box, queue):

@@ -54,7 +54,7 @@ class ScriptedLane:
     def new_sid(self):
         return b"1000"
 
-    def end_with(self, listener):
+    def end_with(self, owner, sid):
         pass
 
     def listen(self, sid, box, queue):

@@ -127,7 +127,7 @@ class Watcher:
 def connection():
     """A connection on a lane that is a stub."""
     connection = Connection(ConnectOptions(loop="asyncio"), Plugins(dispatcher=Watcher()))
-    connection.session.lane = connection.lane = StubLane()
+    connection.session.lane = connection.session.state.lane = connection.lane = StubLane()
     connection.lane.subscriptions.listen(connection.lane.subscriptions.new_sid(), connection.router)
     return connection
 
@@ -342,7 +342,7 @@ class TestAsk:
 
     def test_a_permission_error_ends_the_request_that_it_names(self, connection):
         """A permission error ends the request whose subject it names."""
-        connection.lane.answer = lambda block: connection.session.on_server_error(
+        connection.lane.answer = lambda block: connection.session.state.on_server_error(
             "-ERR 'Permissions Violation for Publish to \"a\"'"
         )
         with pytest.raises(PermissionDeniedError) as caught:
@@ -381,18 +381,18 @@ class TestAsk:
 
     def test_a_request_over_the_servers_limit_is_not_sent(self, connection):
         """A request larger than the server's limit is refused before it is sent."""
-        connection.session.on_info(ServerInfo(max_payload=4))
+        connection.session.state.on_info(ServerInfo(max_payload=4))
         with pytest.raises(MaxPayloadError) as caught:
             connection.exchange(b"a", None, b"12345", soon())
         assert (caught.value.size, caught.value.limit) == (5, 4)
         assert connection.lane.written == []
         connection.check_size(4)
-        connection.session.on_info(ServerInfo(max_payload=5))
+        connection.session.state.on_info(ServerInfo(max_payload=5))
         connection.check_size(5)
 
     def test_each_caller_gets_its_own_error_of_a_closed_connection(self, connection):
         """A closed connection raises a new copy of its error to each caller."""
-        connection.session.on_closed(ValueError("why"))
+        connection.session.state.on_closed(ValueError("why"))
         errors = []
         for call in (connection.check, lambda: connection.exchange(b"a", None, b"", soon())) * 2:
             with pytest.raises(ConnectionClosedError, match="why") as caught:
@@ -471,7 +471,7 @@ class ProbedLane(StubLane):
 
 def probed(connection):
     """Give a connection a lane that can be probed."""
-    connection.session.lane = connection.lane = ProbedLane()
+    connection.session.lane = connection.session.state.lane = connection.lane = ProbedLane()
     return connection.lane
 
 
@@ -574,22 +574,22 @@ class TestProbe:
         """A connection is probed every ``ping_interval`` seconds, and its successor likewise."""
         lane = probed(connection)
         lane.open = lambda: None
-        connection.session.on_connected()
+        connection.session.state.on_connected()
         assert lane.run() == 30
         assert sorted(call[0] for call in lane.calls) == [0, 30]
         lane.epoch += 1
         while lane.calls:
             lane.run()
-        connection.session.on_connected()
+        connection.session.state.on_connected()
         assert [call[0] for call in lane.calls] == [30]
 
 
 class TestListener:
     def test_each_reason_once(self, connection, caplog):
         """Each reason why connecting fails is logged once, and kept for errors."""
-        connection.session.on_disconnected()
+        connection.session.state.on_disconnected()
         for reason in ("one", "one", "two"):
-            connection.session.on_error(ConnectError(reason))
+            connection.session.state.on_error(ConnectError(reason))
         assert [record.fields["reason"] for record in caplog.records] == ["one", "two"]
         assert connection.lane.outbox.why_down == "two"
 
@@ -598,14 +598,18 @@ class TestListener:
         box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
         connection.lane.subscriptions.listen(b"1", box)
         connection.lane.subscriptions.listen(b"2", other)
-        connection.session.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
+        connection.session.state.on_server_error(
+            "-ERR 'Permissions Violation for Subscription to \"a\"'"
+        )
         assert isinstance(box.failure, PermissionDeniedError)
         assert (other.failure, connection.router.failure) == (None, None)
-        connection.session.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
+        connection.session.state.on_server_error(
+            "-ERR 'Permissions Violation for Publish to \"c\"'"
+        )
         ((subject, error),) = other.take_denials()
         assert (subject, error.operation) == (b"c", "publish")
         assert connection.lane.wake_ups == 2
-        connection.session.on_server_error("-ERR 'Stale Connection'")
+        connection.session.state.on_server_error("-ERR 'Stale Connection'")
         assert [type(event) for event in connection.plugins.dispatcher.events] == [
             events.PermissionDeniedEvent,
             events.PermissionDeniedEvent,
@@ -614,7 +618,7 @@ class TestListener:
     def test_denied_inbox(self, connection):
         """Without permission for the reply subscription, every request fails."""
         interest = connection.router.interest.decode()
-        connection.session.on_server_error(
+        connection.session.state.on_server_error(
             f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
         )
         with pytest.raises(PermissionDeniedError):
@@ -629,20 +633,20 @@ class TestListener:
             lane.epoch += 1
 
         lane.open = open_lane
-        connection.session.on_connected()
+        connection.session.state.on_connected()
         for _ in range(2):
-            connection.session.on_disconnected()
-            connection.session.on_disconnected()
-            connection.session.on_connected()
+            connection.session.state.on_disconnected()
+            connection.session.state.on_disconnected()
+            connection.session.state.on_connected()
         told = [type(event) for event in connection.plugins.dispatcher.events]
         assert told == [events.DisconnectedEvent, events.ReconnectedEvent] * 2
         assert connection.statistics().reconnects == 2
 
     def test_closed_once(self, connection):
         """Plugins get one event about the end, whatever causes it, and no event after it."""
-        connection.session.on_closed(None)
-        connection.session.on_closed(ValueError("again"))
-        connection.session.on_disconnected()
+        connection.session.state.on_closed(None)
+        connection.session.state.on_closed(ValueError("again"))
+        connection.session.state.on_disconnected()
         (event,) = connection.plugins.dispatcher.events
         assert (type(event), event.error) == (events.ClosedEvent, None)
 
@@ -664,9 +668,9 @@ class TestListener:
         """
         Plugins get server errors that belong to no call. Lost connections have their own events.
         """
-        connection.session.on_error(OSError("reset"))
-        connection.session.on_error(EOFError())
-        connection.session.on_error(ValueError("odd"))
+        connection.session.state.on_error(OSError("reset"))
+        connection.session.state.on_error(EOFError())
+        connection.session.state.on_error(ValueError("odd"))
         (event,) = connection.plugins.dispatcher.events
         assert type(event) is events.AsyncErrorEvent
 

@@ -192,7 +192,7 @@ class Listener:
     def on_server_error(self, text):
         self.notes.append(text)
 
-    def on_error(self, error):
+    def on_error(self, error, target=None):
         self.notes.append(error)
 
 

@@ -5,7 +5,8 @@ The ids of subscriptions, and those that are refused or end on another thread.
 from __future__ import annotations
 
 from jetsync._io.lane import Lane
-from jetsync._io.mailbox import Listener, Mailbox
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.replies import ReplyRouter
 from jetsync._io.subscriptions import SID_RANGE
 
