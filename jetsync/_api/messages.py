@@ -258,12 +258,9 @@ def confirmed_get(
     context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMessage:
     """
-    Read one message by a direct get, and ask the leader if the answer may be wrong.
+    Read one message by a direct get, and ask the leader if the answer does not count.
 
-    A message from the stream itself is returned as it is. If there is no message, the server that
-    answered may be behind. If a mirror answers, it may have fewer messages than the stream. In both
-    cases the leader is asked. A user without permission to ask the leader has to trust the first
-    answer.
+    :mod:`jetsync._api.mirrors` has the rule. The server that answered may also lag behind.
 
     Raises:
         MessageNotFoundError: There is no such message.

@@ -1,9 +1,15 @@
 """
 Decide which mirrors may answer direct gets for the stream that they mirror.
 
-Servers let every mirror of a stream answer its direct gets (ADR-31). A mirror with a filter does so
-too, and answers with fewer messages or with none. The answer names the stream that sent it, and the
-configuration of a mirror shows which messages it can have.
+Servers let every mirror of a stream answer its direct gets (ADR-31), also one that has fewer
+messages. The answer names the stream that sent it. This is the rule for all reads:
+
+1. A message from the stream itself counts.
+2. A message from a mirror counts if the mirror has every message of this kind of read. Both
+   configurations decide that (:func:`agrees`). They are at most :data:`TRUSTED_FOR` seconds old.
+3. All else is checked, also that there is no message: the leader is asked for a single message, and
+   any server again for a page (``read/pages.py``).
+4. A user who may not ask the leader takes the first answer, but not for a subject with wildcards.
 
 A mirror that may answer can still lag slightly, and it keeps messages that were deleted from the
 origin. jetsync cannot notice messages that were deleted from the mirror itself.
@@ -52,8 +58,7 @@ def may_answer(
     """
     Return whether *mirror*, which answered for *stream*, has all messages of this kind of read.
 
-    The configurations of both streams are fetched on the first answer of a mirror, and again after
-    :data:`TRUSTED_FOR` seconds.
+    The configurations of both streams are fetched if they are missing or too old.
     """
     try:
         until = deadline.at_most(ANSWER_WAIT)
@@ -82,6 +87,10 @@ def known_answers(context: Context, stream: str, reading: Reading) -> frozenset[
 def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool:
     """
     Return whether a mirror has all messages of its origin for this kind of read.
+
+    The mirror must not change subjects, or reject messages once it is full. For a single message,
+    which it names, it only has to accept the same sizes. For more, it must have no filter, no
+    later start and no lower limits. The limit for each subject matters only for the history.
     """
     source = mirror.mirror
     if source is None or source.name != origin.name or source.subject_transforms:
