@@ -38,6 +38,8 @@ class Mailbox:
         collect_denials: Whether to keep the publishes that the server refuses, for an owner who
             knows which of them are its own.
         while_closing: Whether a client that closes lets the owner finish before it ends the wait.
+        sink: Gets each frame instead of the queue; the reading thread calls it.
+        into: The mailbox that gets the frames instead. Its owner is woken.
     """
 
     def __init__(
@@ -46,11 +48,14 @@ class Mailbox:
         *,
         collect_denials: bool = False,
         while_closing: bool = False,
+        sink: Callable[[Any], object] | None = None,
+        into: Mailbox | None = None,
     ) -> None:
         self.interest: bytes = interest
-        self.signal: Signal = Signal()
-        self.frames: deque[Frame] = deque()
-        self.push: Callable[[Any], object] = self.frames.append
+        self.signal: Signal = Signal() if into is None else into.signal
+        self.frames: deque[Frame] = deque() if into is None else into.frames
+        # No method, which would cost more for each frame than the rest of its delivery.
+        self.push: Final[Callable[[Any], object]] = sink or self.frames.append
         # The owner sets it to get frames of a known shape in runs, which :meth:`drain` returns.
         self.express: Callable[[bytes, int], int] | None = None
         self.while_closing: bool = while_closing

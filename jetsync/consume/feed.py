@@ -58,12 +58,17 @@ class SiftedMailbox(Mailbox):
         interest: The subject that is subscribed to.
         sift: Returns the wanted ones of some frames; the thread that reads calls it.
         lane: The lane that the frames arrive on.
+        sink: As for :class:`Mailbox`.
     """
 
     def __init__(
-        self, interest: bytes, sift: Callable[[list[Frame]], list[Frame]], lane: Lane
+        self,
+        interest: bytes,
+        sift: Callable[[list[Frame]], list[Frame]],
+        lane: Lane,
+        sink: Callable[[Frame], None] | None = None,
     ) -> None:
-        super().__init__(interest, collect_denials=True)
+        super().__init__(interest, collect_denials=True, sink=sink)
         self._choose = sift
         self._lane = lane
         # Sifted if more frames wait, or once the connection has received more bytes in all.

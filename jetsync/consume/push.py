@@ -59,7 +59,8 @@ class PushMailbox(SiftedMailbox):
     """
 
     def __init__(self, options: PushOptions, engine: PushEngine, lane: Lane) -> None:
-        super().__init__(options.deliver_subject.encode(), engine.sift, lane)
+        sink = None if options.max_messages is None else self._push
+        super().__init__(options.deliver_subject.encode(), engine.sift, lane, sink)
         # How many messages were dropped.
         self.dropped: int = 0
         # Unsubscribes. It must not refer to the owner.
@@ -69,8 +70,6 @@ class PushMailbox(SiftedMailbox):
         self._engine = engine
         # At least the bytes of all messages that wait.
         self._size = 0
-        if options.max_messages is not None:
-            self.push: Callable[[Frame], None] = self._push
 
     @property
     def ready(self) -> bool:
@@ -149,8 +148,7 @@ class PushFeed(Feed[PushEngine]):
         stop = functools.partial(unsubscribe, sid, grace=LATE_MESSAGES)
         self._box.stop = lambda: lane.later(0.0, stop)
         # The answers to probes arrive in the same mailbox. Few consumptions ever need one.
-        self._answers = Mailbox(answers + b"*")
-        self._answers.push, self._answers.wake = self.box.frames.append, self.box.signal.set  # type: ignore[method-assign]
+        self._answers = Mailbox(answers + b"*", into=self.box)
         self._answers_listener: Listener | None = None
         self._lost_before = 0
 

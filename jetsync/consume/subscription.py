@@ -63,8 +63,7 @@ class BoundedMailbox(Mailbox):
         max_count: int = MAX_PENDING,
         max_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
-        super().__init__(interest, collect_denials=reports.is_request)
-        self.push: Callable[[Frame], None] = self._push
+        super().__init__(interest, collect_denials=reports.is_request, sink=self._push)
         self.dropped: int = 0
         self._max_count = max_count
         self._max_bytes = max_bytes

@@ -36,8 +36,7 @@ class Advisories(Mailbox):
     # Locks: none; a dictionary changes by single calls into C.
 
     def __init__(self, lane: Lane) -> None:
-        super().__init__(INTEREST)
-        self.push = self._receive
+        super().__init__(INTEREST, sink=self._receive)
         # By stream and id. Weak, because the mailbox lives longer than the batches.
         self.attempts: weakref.WeakValueDictionary[tuple[str, str], BatchAttempt] = (
             weakref.WeakValueDictionary()
