@@ -7,7 +7,7 @@ The message schedules of a stream: list and cancel them (ADR-51).
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
@@ -18,45 +18,20 @@ from jetsync.consume.ordered import open_ordered
 from jetsync.values import headers as names
 from jetsync.values.codec import parse_time
 from jetsync.values.consumer_config import DeliverPolicy
-from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import parse_duration, parse_ttl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jetsync._api.context import Context
-    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync._base.deadline import Deadline
     from jetsync.values.message import Message
-    from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Schedule"]
 
 # Messages per pull.
 PAGE: Final = 1000
-
-
-class SchedulingStream(Protocol):
-    """
-    What this module needs of the handle of the stream, whose class is in a higher layer.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name of the stream."""
-
-    @property
-    def cached_info(self) -> StreamInfo:
-        """The info as the handle knows it."""
-
-    def info(self, *, timeout: Seconds | None) -> StreamInfo:
-        """Ask for the info."""
-
-    def get_last(self, subject: str, *, direct: bool, timeout: Seconds | None) -> StoredMessage:
-        """Read the last message of a subject."""
-
-    def delete_message(self, sequence: int, *, timeout: Seconds | None) -> None:
-        """Delete a message."""
 
 
 @attrs.frozen
@@ -104,24 +79,21 @@ class Schedule:
 
 
 def read_schedules(
-    context: Context, stream: SchedulingStream, subjects: Sequence[str], deadline: Deadline
+    context: Context, name: str, info: StreamInfo, subjects: Sequence[str], deadline: Deadline
 ) -> list[Schedule]:
     """
     Return the schedules of a stream; see ``Stream.schedules``.
     """
-    known = stream.cached_info
-    if not known.config.allow_msg_schedules:
-        known = stream.info(timeout=deadline.remaining())
-    if not known.config.allow_msg_schedules:
+    if not info.config.allow_msg_schedules:
         raise errors.SchedulesDisabledError(
             description="message schedules is disabled: the stream needs allow_msg_schedules=True",
-            stream=stream.name,
+            stream=name,
         )
     # With a consumer, because streams need not allow direct gets.
     ordered = open_ordered(
         context,
-        stream.name,
-        known,
+        name,
+        info,
         deadline,
         subjects,
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
@@ -138,7 +110,7 @@ def read_schedules(
                 raise errors.RequestTimeoutError(
                     subjects[0],
                     deadline.total,
-                    what=f"stream {stream.name!r} did not send all schedules",
+                    what=f"stream {name!r} did not send all schedules",
                 )
             # Servers send nothing once if the next message was removed meanwhile.
             if not messages and not ordered.info(timeout=deadline.remaining()).num_pending:
@@ -165,24 +137,3 @@ def _schedules_in(messages: Sequence[Message]) -> Iterator[Schedule]:
                 parse_ttl(headers.get(names.SCHEDULE_TTL)),
                 headers.get(names.SCHEDULE_ROLLUP) is not None,
             )
-
-
-def cancel(stream: SchedulingStream, subject: str, deadline: Deadline) -> bool:
-    """
-    Delete the schedule of a subject; see ``Stream.cancel_schedule``.
-    """
-    validate_subject(subject)
-    while True:
-        try:
-            last = stream.get_last(subject, direct=False, timeout=deadline.remaining())
-            if names.SCHEDULE not in last.headers:
-                return False
-        except errors.MessageNotFoundError:
-            return False
-        try:
-            # By its sequence, so that nothing else on the subject is removed.
-            stream.delete_message(last.sequence, timeout=deadline.remaining())
-        except errors.MessageNotFoundError:
-            # It was replaced meanwhile, or the server has published its message.
-            continue
-        return True

@@ -41,12 +41,13 @@ from jetsync.read.direct import (
 )
 from jetsync.read.last import LastPlan
 from jetsync.read.pages import PAGE_BYTES, PageReader, check_stream
-from jetsync.schedules import cancel, read_schedules
+from jetsync.schedules import read_schedules
 from jetsync.values.codec import format_time, from_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset
+from jetsync.values.headers import SCHEDULE
 from jetsync.values.stream_config import StreamConfig
-from jetsync.values.subjects import validate_filter, validate_name
+from jetsync.values.subjects import validate_filter, validate_name, validate_subject
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -970,7 +971,12 @@ class Stream:
             RequestTimeoutError: Not all schedules arrived in time.
         """
         filters = subject_filters(subjects)
-        return read_schedules(self._context, self, filters, self._context.deadline(timeout))
+        deadline = self._context.deadline(timeout)
+        known = self._info
+        if not known.config.allow_msg_schedules:
+            # It may have been updated since.
+            known = self.info(timeout=deadline.remaining())
+        return read_schedules(self._context, self._name, known, filters, deadline)
 
     def cancel_schedule(self, subject: str, *, timeout: Seconds | None = None) -> bool:
         """
@@ -989,7 +995,22 @@ class Stream:
         Raises:
             ApiError: The stream does not allow clients to delete messages (``deny_delete``).
         """
-        return cancel(self, subject, self._context.deadline(timeout))
+        validate_subject(subject)
+        deadline = self._context.deadline(timeout)
+        while True:
+            try:
+                last = self.get_last(subject, direct=False, timeout=deadline.remaining())
+                if SCHEDULE not in last.headers:
+                    return False
+            except MessageNotFoundError:
+                return False
+            try:
+                # By its sequence, so that nothing else on the subject is removed.
+                self.delete_message(last.sequence, timeout=deadline.remaining())
+            except MessageNotFoundError:
+                # It was replaced meanwhile, or the server has published its message.
+                continue
+            return True
 
     def delete_message(
         self,
