@@ -129,7 +129,10 @@ class Outbox:
         self.tick: Reminder = Reminder(
             loop.call_soon_threadsafe, loop.call_later, TICK, self._tick, context=Context()
         )
-        self._flush_soon = Reminder(loop.call_soon_threadsafe, self.flush_posted, context=Context())
+        # Has the loop send what was posted.
+        self.flush_soon: Reminder = Reminder(
+            loop.call_soon_threadsafe, self.flush_posted, context=Context()
+        )
         self._loop = loop
         self._on_tick = on_tick
         # Notifies if the state has changed or there is room again.
@@ -308,7 +311,7 @@ class Outbox:
             use_if_free(self.write_lock, self._send, b"")
         # Also if the write lock is taken: its holder may have looked for blocks before.
         if self.collected:
-            self._flush_soon.ask()
+            self.flush_soon.ask()
 
     def ack(self, reply: bytes, timeout: float) -> None:
         """
@@ -351,15 +354,15 @@ class Outbox:
     def flush_posted(self) -> None:
         """Send acks and posted blocks; any thread."""
         # First: a block that is posted from here on asks for another flush.
-        self._flush_soon.due = False
+        self.flush_soon.due = False
         with self.write_lock:
             self._send(b"")
 
     def _tick(self) -> None:
-        """Send what is collected, and have the lane check the reading threads; loop thread."""
+        """Send the acks, and have the lane check the reading threads; loop thread."""
         # Cleared first, see `ack`. A thread that stops reading from here on asks for a tick itself.
         self.tick.due = False
-        if self.acks or self.collected:
+        if self.acks:
             self.flush_posted()
         if self._on_tick() and not self.tick.due:
             self.tick.due = True
@@ -406,7 +409,7 @@ class Outbox:
                     return
                 block = request = b""
             # The loop sends the rest, because this thread has its own work to do.
-            self._flush_soon.ask()
+            self.flush_soon.ask()
         except OSError:
             # The connection is dead. The reader notices it as well and announces the loss.
             break_connection(sock)

@@ -93,7 +93,8 @@ class Reader:
         outbox = self._outbox
         if outbox.writes_here():
             raise CallInSignalHandlerError
-        if outbox.acks or outbox.collected:
+        # Not for delegated requests, which another thread is sending.
+        if outbox.acks or outbox.flush_soon.due:
             outbox.flush_posted()
         return waiting(self._wait, receiver, deadline, until)
 

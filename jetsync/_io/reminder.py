@@ -35,13 +35,15 @@ class Reminder:
         """Have the loop make the call, unless it is due already; any thread, never waits."""
         if self.due:
             return
+        scheduled = False
         try:
             # First, or the call might begin before and clear it in vain.
             self.due = True
             self._schedule()
+            scheduled = True
         except RuntimeError:
             pass  # The loop is closed.
-        except BaseException:
-            # Ctrl-C: one call too many does no harm, but one must come.
-            self.due = False
-            raise
+        finally:
+            if not scheduled:
+                # Also after Ctrl-C: one call too many does no harm, but one must come.
+                self.due = False

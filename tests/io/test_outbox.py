@@ -328,6 +328,27 @@ class TestDelegated:
         self.delegate(rig, monkeypatch, blocks)
         assert rig.receive(1 + 9 * SENDS) == b"0" + b"".join(blocks)
 
+    def test_the_wait_after_a_delegated_request_needs_no_lock(self, rig, monkeypatch):
+        """A thread that has delegated its request can wait while the other one still sends."""
+        sock, left = rig.lane.outbox.sock, []
+
+        def request():
+            rig.lane.write(b"1", soon(), may_delegate=True)
+            return rig.lane.wait(Mailbox(), soon(0))
+
+        def send(data):
+            if not left:
+                left.append(Background(request).get())
+            return sock.send(data)
+
+        rig.stall()
+        hooked = HookedSocket(sock, send)
+        rig._sockets.append(hooked)
+        monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
+        rig.lane.write(b"0", soon())
+        assert rig.receive(2) == b"01"
+        assert left == [False]
+
     def test_ctrl_c_while_sending_announces_the_loss(self, rig, monkeypatch):
         """If Ctrl-C interrupts the thread that sends, the loss of the connection is announced."""
         with pytest.raises(KeyboardInterrupt):
