@@ -342,7 +342,7 @@ class Outbox:
         may carry it for that many seconds, unless :data:`OUT_LIMIT` bytes wait for it already.
         """
         current = self.epoch
-        if self.can_send:
+        if self.state in _CAN_SEND:
             if epoch not in {None, current}:
                 return
         elif not keep or self.state is LaneState.CLOSED or self._posted_size >= OUT_LIMIT:
@@ -430,12 +430,12 @@ class Outbox:
         if self.state not in _CAN_SEND:
             return b""  # Not before the lane is open, because the subscriptions are sent first.
         self._posted_size = 0
-        current, now = self.epoch, time.monotonic()
-        blocks = [
-            block
-            for epoch, until, block in take_all(self.collected)
-            if epoch == current or now <= until
-        ]
+        blocks = []
+        if self.collected:
+            current, now = self.epoch, time.monotonic()
+            for epoch, until, block in take_all(self.collected):
+                if epoch == current or now <= until:
+                    blocks.append(block)
         # After the blocks: a thread lists its ack before it delegates its next request.
         if self.acks:
             blocks.insert(0, frames.ack_block(take_all(self.acks), ACK))
