@@ -45,7 +45,7 @@ class KnownStream:
     """The connection on which it was looked up."""
 
     asked: float = attrs.field(factory=time.monotonic, eq=False)
-    """When it was looked up, on the monotonic clock."""
+    """When it was looked up, or did not answer, on the monotonic clock."""
 
     def takes(self, subject: str) -> bool:
         """Return whether it stores messages to *subject*."""
@@ -165,6 +165,14 @@ class StreamCache:
         """Return the stream called *name* if it was looked up on this connection."""
         known = self._known.get(name)
         return known if known is not None and known.epoch == self._account.lane.epoch else None
+
+    def last(self, name: str) -> KnownStream | None:
+        """Return the stream called *name* as it was looked up last, on any connection."""
+        return self._known.get(name)
+
+    def keep(self, known: KnownStream) -> None:
+        """Trust a configuration again, because the stream does not answer."""
+        self._known[known.name] = attrs.evolve(known, asked=time.monotonic())
 
     def mirrors(self, name: str) -> frozenset[str]:
         """Return the known mirrors of a stream, also from earlier connections."""

@@ -6,7 +6,9 @@ messages. The answer names the stream that sent it. This is the rule for all rea
 
 1. A message from the stream itself counts.
 2. A message from a mirror counts if the mirror has every message of this kind of read. Both
-   configurations decide that (:func:`agrees`). They are at most :data:`TRUSTED_FOR` seconds old.
+   configurations decide that (:func:`agrees`). They are fetched again after :data:`TRUSTED_FOR`
+   seconds. If a stream does not answer, its last configuration counts, so complete mirrors serve
+   reads while their origin is down.
 3. All else is checked, also that there is no message: the leader is asked for a single message, and
    any server again for a page (``read/pages.py``).
 4. A user who may not ask the leader takes the first answer, but not for a subject with wildcards.
@@ -73,10 +75,10 @@ def known_answers(context: Context, stream: str, reading: Reading) -> frozenset[
     Return the known mirrors that may answer for a stream; sends no request.
     """
     names = context.streams.mirrors(stream)
-    origin = context.streams.peek(stream) if names else None
+    origin = context.streams.last(stream) if names else None
     if origin is None or _is_old(origin):
         return frozenset()
-    found = filter(None, map(context.streams.peek, names))
+    found = filter(None, map(context.streams.last, names))
     return frozenset(
         mirror.name.encode()
         for mirror in found
@@ -112,10 +114,17 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
 
 
 def _current(context: Context, name: str, deadline: Deadline) -> StreamConfig:
-    known = context.streams.named(name, deadline)
-    if _is_old(known):
-        known = context.streams.named(name, deadline, fresh=True)
-    return known.config
+    streams = context.streams
+    last = streams.last(name)
+    if last is not None and not _is_old(last):
+        return last.config
+    try:
+        return streams.named(name, deadline, fresh=True).config
+    except TRANSIENT:
+        if last is None:
+            raise
+        streams.keep(last)
+        return last.config
 
 
 def _is_old(known: KnownStream) -> bool:

@@ -5,11 +5,15 @@ Direct reads of a stream with mirrors, which answer even if they have only a par
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import ExitStack, suppress
 
 import pytest
 
 import jetsync
 from helpers.waiting import eventually
+from jetsync._api import mirrors as _mirrors
+from jetsync.devserver import DevServer
 from jetsync.read import pages as _page_reader
 
 ROUNDS = 40
@@ -240,3 +244,44 @@ def values(messages):
     List the payloads.
     """
     return [message.data for message in messages]
+
+
+def test_a_complete_mirror_answers_while_the_origin_of_a_cluster_is_down(monkeypatch, unique):
+    """
+    A complete mirror still serves reads if its origin does not answer, however long that lasts.
+    """
+    with DevServer(cluster=3) as servers, ExitStack() as stack:
+        client = stack.enter_context(jetsync.connect(servers.urls, request_timeout=20))
+        js = client.jetstream()
+        js.create_stream(unique, subjects=[f"{unique}.*"], allow_direct=True)
+        js.publish_many((f"{unique}.{number % 2}", b"%d" % number) for number in range(20))
+        source = jetsync.StreamSource(name=unique)
+        mirror = js.create_stream(f"{unique}-M", mirror=source, mirror_direct=True, num_replicas=3)
+        eventually(lambda: mirror.info().state.last_seq == 20, 20)
+        origin = servers.wait_stream_leader(unique)
+        # A client of another server, which stays connected.
+        other = stack.enter_context(
+            jetsync.connect(servers.urls[origin - 1], ignore_discovered_servers=True)
+        )
+        stream = other.jetstream().stream(unique, timeout=20)
+
+        def from_mirror():
+            return stream.get_last(f"{unique}.1", timeout=2).stream == mirror.name
+
+        def is_served():
+            with suppress(jetsync.RequestTimeoutError):
+                return from_mirror()
+
+        # Reads that any replica may answer, so that jetsync learns of the mirror.
+        eventually(from_mirror, 20)
+        assert values(stream.get_batch(1, timeout=20)) == [b"0"]
+        servers.kill(origin)
+        # A read right after the kill may be lost with that server.
+        eventually(is_served, 30)
+        monkeypatch.setattr(_mirrors, "TRUSTED_FOR", 1.0)
+        # Nothing but time makes the configurations old.
+        time.sleep(1.1)
+        assert from_mirror()
+        assert stream.get_message(3).data == b"2"
+        assert values(stream.get_batch(2)) == [b"0", b"1"]
+        assert sorted(values(stream.get_last_for(f"{unique}.*"))) == [b"18", b"19"]
