@@ -19,14 +19,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync import errors, events
+from jetsync import errors
 from jetsync._api.messages import leader_get
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import Part
 from jetsync._proto.frames import hpub
 from jetsync._proto.outcome import Cause, Ending, cause_of, outcome_of
-from jetsync.publish.advisories import listen
+from jetsync.publish.advisories import forget, listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, STAGING_PAUSE, Stage
 from jetsync.values import headers as names
@@ -120,16 +120,13 @@ class BatchAttempt:
                 ack_every=options.ack_every,
                 limit=self.limit,
             )
-            listen(self._lane, self)
+        if options is not None or context.plugins.status is not None:
+            listen(self._lane, self, self._connection.session.state.emit)
 
     def on_advisory(self, reason: str) -> None:
-        """Note and report an advisory; runs in the thread that reads the socket."""
-        # The server also reports a batch that this client has discarded.
+        """Note an advisory; runs in the thread that reads the socket."""
         if self._is_open:
             self._abandoned = reason
-            self._connection.emit(
-                events.BatchAbandonedEvent(stream=self.known.name, batch_id=self.id, reason=reason)
-            )
 
     def abandoned(self, deadline: Deadline) -> errors.JetSyncError | None:
         """Return why the server has dropped the batch, if it has reported that."""
@@ -165,6 +162,8 @@ class BatchAttempt:
         self._due = 0.0
         if self.engine.ending is None:
             self.engine.failed(Cause.INTERRUPTED, sent=True)
+        if self.engine.ending is Ending.STORED:
+            forget(self._lane, self)
         if not self._is_answered:
             self._note_unanswered()
         # Later: the loop first handles the refusals that came before the answer.
@@ -177,6 +176,8 @@ class BatchAttempt:
 
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""
+        # The server also reports a batch that this client has discarded.
+        forget(self._lane, self)
         self.end()
         engine = self.engine
         if engine.sent and engine.ending is Ending.NOT_STORED and not self._is_discarded:

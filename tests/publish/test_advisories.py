@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetsync.publish.advisories import INTEREST, listen
+from jetsync.events import BatchAbandonedEvent
+from jetsync.publish.advisories import INTEREST, KEPT, forget, listen
 
 
 class Lane:
@@ -51,14 +52,22 @@ def receive(lane, data):
     lane.client_wide[INTEREST].push((b"", b"", None, data))
 
 
+def expect(lane, *batches):
+    """Expect the advisories of batches, and return the list of the events about them."""
+    emitted = []
+    for batch in batches:
+        listen(lane, batch, emitted.append)
+    return emitted
+
+
 def test_all_batches_use_one_subscription(lane):
     """All batches use one subscription, and each gets the advisories about itself."""
     batches = [Batch("1"), Batch("2"), Batch("2", "OTHER")]
-    for batch in batches:
-        listen(lane, batch)
+    events = expect(lane, *batches)
     assert lane.sent == [b"SUB %b 7\r\n" % INTEREST]
     receive(lane, b'{"stream":"S","batch":"2","reason":"timeout"}')
     assert [batch.reasons for batch in batches] == [[], ["timeout"], []]
+    assert events == [BatchAbandonedEvent(stream="S", batch_id="2", reason="timeout")]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,7 @@ def test_all_batches_use_one_subscription(lane):
 def test_the_id_as_servers_write_it(lane, batch_id, text):
     """A batch gets its advisory whatever its id is."""
     batch = Batch(batch_id)
-    listen(lane, batch)
+    expect(lane, batch)
     receive(lane, b'{"stream":"S","batch":"%b","reason":"large"}' % text)
     assert batch.reasons == ["large"]
 
@@ -78,30 +87,47 @@ def test_the_id_as_servers_write_it(lane, batch_id, text):
 def test_an_advisory_about_no_batch_is_ignored(lane, data):
     """An advisory that names no batch of the client, or is not JSON, is ignored."""
     batch = Batch("1")
-    listen(lane, batch)
+    events = expect(lane, batch)
     receive(lane, data)
-    assert batch.reasons == []
+    assert (batch.reasons, events) == ([], [])
 
 
-def test_advisories_are_not_parsed_without_a_batch(lane, monkeypatch):
-    """While the client has no batch, the reading thread does not parse advisories."""
+def test_advisories_are_not_parsed_if_none_is_expected(lane, monkeypatch):
+    """Once no batch can be dropped any more, the reading thread does not parse advisories."""
     batch = Batch("1")
-    listen(lane, batch)
+    expect(lane, batch)
     parsed = []
     monkeypatch.setattr(
         "jetsync.publish.advisories.decode_json", lambda data: parsed.append(data) or {}
     )
     receive(lane, b"1")
-    del batch
+    forget(lane, batch)
     receive(lane, b"2")
     assert parsed == [b"1"]
 
 
-def test_batches_are_not_kept_alive(lane):
-    """The subscription keeps no batch alive."""
+def test_an_advisory_after_the_end_of_its_batch_is_reported(lane):
+    """Plugins get the event about a batch that is gone. The subscription keeps no batch alive."""
     batch = Batch("1")
-    listen(lane, batch)
+    events = expect(lane, batch)
     alive = weakref.ref(batch)
     del batch
     assert alive() is None
-    receive(lane, b'{"stream":"S","batch":"1","reason":"timeout"}')
+    for _ in range(2):
+        receive(lane, b'{"stream":"S","batch":"1","reason":"timeout"}')
+    assert events == [BatchAbandonedEvent(stream="S", batch_id="1", reason="timeout")]
+
+
+def test_the_expected_advisories_are_bounded(lane):
+    """Only the advisories of the newest batches are expected, so memory does not grow."""
+    batches = [Batch(str(number)) for number in range(KEPT + 5)]
+    expect(lane, *batches)
+    expected = lane.client_wide[INTEREST].expected
+    assert list(expected) == [("S", str(number)) for number in range(5, KEPT + 5)]
+
+
+def test_a_batch_that_nobody_expects_can_be_forgotten(lane):
+    """A batch is forgotten without an error, also if the client has no subscription yet."""
+    forget(lane, Batch("1"))
+    expect(lane, Batch("2"))
+    forget(lane, Batch("1"))

@@ -134,6 +134,37 @@ class TestDropped:
             assert stream.info().state.messages == 5
             assert len(events_of(recorder, PermissionDeniedEvent)) == 1
 
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.12.8", None])
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_a_refused_batch_is_reported(self, version, at_once, unique):
+        """
+        Plugins get an event about each batch that the server drops, also if the refusal comes first.
+        """
+        recorder = HookRecorder("jetsync_status")
+        limits = {"batch": {"max_msgs": 3}}
+        with (
+            DevServer(version, config={"jetstream": {"limits": limits}}) as server,
+            jetsync.connect(server.url, plugins=[recorder]) as client,
+            client.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*") as advisories,
+        ):
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            messages = [(f"{unique}.A", b"%d" % number) for number in range(5)]
+            with pytest.raises(jetsync.JetSyncError):
+                if at_once:
+                    js.publish_batch(messages)
+                else:
+                    with js.atomic_batch() as batch:
+                        for message in messages:
+                            batch.add(*message)
+            wanted = advisories.next(timeout=20).json()
+            (event,) = eventually(lambda: events_of(recorder, BatchAbandonedEvent), timeout=20)
+            assert event == BatchAbandonedEvent(
+                stream=unique, batch_id=wanted["batch"], reason=wanted["reason"]
+            )
+            assert payloads(stream) == []
+
     def test_a_batch_that_was_discarded_is_not_reported(self, nats_server, unique):
         """
         There is no event about a batch that the program has discarded.
