@@ -8,6 +8,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from jetsync._proto.dead_letters import is_last
@@ -222,8 +223,8 @@ class Buffered(ABC):
         self.take_first = self.buffer.popleft
         self.fail(error)
 
-    def snapshot(self) -> list[Frame]:
-        """Return the messages in the buffer, while other threads may take some."""
+    def snapshot(self, most: int | None = None) -> list[Frame]:
+        """Return the oldest messages in the buffer, while other threads may take some."""
         while True:
             with contextlib.suppress(RuntimeError):  # Another thread took one.
-                return list(self.buffer)
+                return list(islice(self.buffer, most))

@@ -192,6 +192,15 @@ class ConsumeEngine(Pulling):
             pin_id=self.pins.get(options.priorities.group),
         )
 
+    def lacks_messages(self, now: float) -> bool:  # noqa: ARG002 - as in `Pulling`.
+        """Return whether fewer messages than ``stop_after`` have arrived."""
+        return self.stop_after is None or self.admitted < self.stop_after
+
+    def restart(self, pulls: PullEngine, now: float) -> None:
+        """Continue with the next consumer of an ordered read."""
+        super().restart(pulls, now)
+        self._pulled_before, self._least_bytes, self._lost_at = pulls.opened, 0, None
+
     def next_look(self) -> float | None:
         """Return when to call :meth:`look` and :meth:`next_pull` again; None for no such moment."""
         pulls, probe = self.pulls, self.probe

@@ -115,11 +115,21 @@ class FetchEngine(Pulling):
         """Whether a pull has to be sent."""
         return self.pulls.is_idle and not self.is_ending
 
+    def lacks_messages(self, now: float) -> bool:
+        """Return whether messages are missing, and there is time to ask for them."""
+        return self.rest(now) is not None
+
+    def restart(self, pulls: PullEngine, now: float) -> None:
+        """Continue with the next consumer of an ordered read."""
+        super().restart(pulls, now)
+        self.status, self._why, self._attempt = None, Verdict.AGAIN, 1
+        self._quiet = self._asked = now
+
     def next_pull(self, now: float) -> PullRequest | None:
         """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
         if not self.is_due or now < min(self.not_before, self.send_until):
             return None
-        rest = self._rest(now)
+        rest = self.rest(now)
         status, self.status, self._quiet = self.status, None, now
         if rest is None:
             self.drain()
@@ -198,7 +208,7 @@ class FetchEngine(Pulling):
     def follow(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
         self.status = status
-        want = Bounded(self._rest(now) is not None, self.admitted > 0, self._attempt)
+        want = Bounded(self.rest(now) is not None, self.admitted > 0, self._attempt)
         verdict = judge(status, pull, want, now)
         if verdict is Verdict.FAIL:
             self.fail(status.error(self.stream, self.consumer))
@@ -245,13 +255,13 @@ class FetchEngine(Pulling):
             or self.request.priorities.group is not None
         ):
             self.drain()
-        elif not info.num_waiting and self._rest(now) is not None:
+        elif not info.num_waiting and self.rest(now) is not None:
             # A leader that has just stepped down drops pulls without a status.
             # A busy server may also not have looked at this one yet, and serves it later.
             self.gave_up = True
             self.pulls.clear()
 
-    def _rest(self, now: float) -> PullRequest | None:
+    def rest(self, now: float) -> PullRequest | None:
         """Return a pull for the messages that are left; None if none are left, or no time."""
         rest = rest_of(self.request, self.admitted, self.size, self.send_until - now)
         if rest is None or not (rest.no_wait or rest.priorities.group):

@@ -1,5 +1,5 @@
 """
-The position of an ordered consumer: which message is next, and where the next consumer begins.
+The order of an ordered consumer: which message is next, and where the next consumer begins.
 
 The code here does no I/O and reads no clock.
 
@@ -14,7 +14,7 @@ Implements ADR-17 for pull consumers, see ADR-37.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync.errors import ProtocolError
 from jetsync.values.ack_subject import parse_ack_reply
@@ -37,21 +37,13 @@ LONGEST_PAUSE: Final = 5.0
 CHECKED_AT_ONCE: Final = 128
 
 
-Position: TypeAlias = "tuple[int | bytes | None, int]"
-"""
-What was handed out last, and how many messages were handed out. Until the first message, the former
-is the stream sequence before it, if known. After that, it is the reply subject of a message, which
-contains the sequence: reading that takes 0.2 us, and most are never needed.
-"""
-
-
 class MissingMessages(Exception):  # noqa: N818 - not an error: the read continues.
     """Messages of the consumer are missing, so another one has to be created."""
 
 
 class OrderedCursor:
     """
-    Keep the position of one ordered consumer.
+    Check the order of the messages of one ordered consumer, and say where its consumers begin.
 
     Args:
         wanted: What all its consumers have in common, as it is sent to servers; the deliver policy
@@ -80,74 +72,54 @@ class OrderedCursor:
         self._token = b""
         # The number that the next message of the current consumer must have.
         self._expected = 1
-        # The stream sequence after which the current consumer begins.
+        # The stream sequence after which the current consumer begins, if known, and otherwise 0.
+        self._begin: int | None = None
         self._after = 0
         self._pause = 0.0
-        #: What was handed out.
-        self.position: Position = None, 0
         #: Whether messages of the current consumer are missing.
         self.has_gap: bool = False
-
-    @property
-    def last(self) -> int | None:
-        """The stream sequence after which the next consumer begins; None if not known yet."""
-        last = self.position[0]
-        return _read(last).stream_sequence if isinstance(last, bytes) else last
-
-    @property
-    def last_time(self) -> int | None:
-        """When the last message was stored, in nanoseconds since 1970; None before the first."""
-        last = self.position[0]
-        return _read(last).timestamp_ns if isinstance(last, bytes) else None
-
-    @property
-    def delivered(self) -> int:
-        """How many messages were handed out."""
-        return self.position[1]
 
     @property
     def arrived(self) -> int:
         """How many messages of the newest consumer have arrived in order."""
         return self._expected - 1
 
-    def hand_out(self, reply: bytes) -> None:
-        """Record that the message with this reply subject is handed out; one step."""
-        self.position = reply, self.position[1] + 1
-
-    def go_back(self, position: Position) -> None:
-        """Record that the messages after a position were not handed out."""
-        self.position = position
-
-    def next_config(self) -> dict[str, Any]:
+    def next_config(self, last: int | None) -> dict[str, Any]:
         """
         Return the configuration of the next consumer, and expect its messages from now on.
 
         The configuration is as it is sent to servers.
+
+        Args:
+            last: The stream sequence after which the consumer begins; None if not known yet.
         """
         self.number += 1
         self.name = f"{self._prefix}_{self.number}"
         # Every message is delivered once.
         self._token = f".{self.name}.1.".encode()
         self._expected, self.has_gap = 1, False
-        config, last = {**self._wanted, "name": self.name}, self.last
-        self._after = last or 0
+        config = {**self._wanted, "name": self.name}
+        self._begin, self._after = last, last or 0
         if last is not None:
             config.update(deliver_policy="by_start_sequence", opt_start_seq=last + 1)
             config.pop("opt_start_time", None)
         return config
 
-    def made(self, position: int) -> None:
+    def made(self, position: int) -> int | None:
         """
-        Record that the consumer was created.
+        Record that the consumer was created; return after which sequence the next one begins.
+
+        This is None if that does not depend on this consumer.
 
         Args:
             position: The stream sequence right before its first message, as its server says.
         """
         self.failures = 0
         # With these policies, each consumer would begin elsewhere. The first one decides.
-        if self.last is None and self._wanted.get("deliver_policy") in {"new", "last"}:
-            self.position = position, 0
-            self._after = position
+        if self._begin is None and self._wanted.get("deliver_policy") in {"new", "last"}:
+            self._begin = self._after = position
+            return position
+        return None
 
     def failed(self) -> int:
         """Count an attempt that failed, and return how many have failed in a row."""
@@ -214,7 +186,7 @@ class OrderedCursor:
         reply = frame[1]
         if self.has_gap or self._token not in reply:
             return False
-        said = _read(reply)
+        said = read_reply(reply)
         if said.consumer_sequence != self._expected:
             self.has_gap = True
             return False
@@ -225,7 +197,7 @@ class OrderedCursor:
         return True
 
 
-def _read(reply: bytes) -> Metadata:
+def read_reply(reply: bytes) -> Metadata:
     """Return what the reply subject of a consumer's message says; raises ProtocolError."""
     said = parse_ack_reply(reply)
     if said is None:

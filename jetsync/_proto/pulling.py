@@ -86,6 +86,19 @@ class Pulling(Buffered):
     def exists(self, answer: bytes, now: float) -> None:
         """Act on the newest answer to the probe, which says that the consumer exists."""
 
+    @abstractmethod
+    def lacks_messages(self, now: float) -> bool:
+        """Return whether messages are missing, and there is time to ask for them."""
+
+    def restart(self, pulls: PullEngine, now: float) -> None:  # noqa: ARG002 - for its subclasses.
+        """Continue with the next consumer of an ordered read, after the last one was lost."""
+        self.pulls, self.probe = pulls, pulls.probe
+        self.stream, self.consumer = pulls.names
+        self.error, self.draining, self.gave_up = None, False, False
+        self.losses = self.refusals = 0
+        self.silent_before, self.excused = 0.0, False
+        self.resume()
+
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
         """Put the messages of *frames* into the buffer; return each status and its outcome."""
         answers: Sequence[tuple[Frame, bool]] = ()

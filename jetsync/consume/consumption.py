@@ -15,7 +15,6 @@ from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.speedups import with_twin
-from jetsync._hooks.errors import PluginError
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.push import PushEngine
 from jetsync.consume.acks import answer_soon
@@ -188,7 +187,10 @@ class Consumption(TakingStorage):
                     if deadline is None:
                         core.reading.end_loop()
                     return None
-            return self._make(frame)
+            message = core.make_taken(frame)
+            if self._auto_ack:
+                self._last_taken.message = message
+            return message
         except BaseException as error:
             # Other threads may take at the same time, so it could not stay in the buffer.
             if frame is not None:
@@ -284,20 +286,6 @@ class Consumption(TakingStorage):
             failures=0 if core.pool is None else core.pool.failures,
             lost=engine.lost_messages if isinstance(engine, PushEngine) else 0,
         )
-
-    def _make(self, frame: Frame) -> Message:
-        """Make the message of a frame that was taken, and send the next pull if one is due."""
-        core = self._core
-        if len(core.buffer) <= core.low[0]:
-            core.refill()
-        try:
-            message = core.make(frame)
-        except PluginError as error:
-            core.make_failed(error)
-            raise
-        if self._auto_ack:
-            self._last_taken.message = message
-        return message
 
     def _before_taking(self) -> None:
         if self._core.pool is not None:

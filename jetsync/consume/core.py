@@ -33,21 +33,25 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.pull import PullRequest
+from jetsync._proto.pulling import Pulling
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
+from jetsync.consume.ordered_source import reset_reason
 from jetsync.consume.pull_feed import ConsumerKeeper, PullFeed, take_feed
 from jetsync.consume.push import PushFeed
 from jetsync.consume.reading import Reading, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.push import PushEngine
     from jetsync.consume.handlers import HandlerOptions
+    from jetsync.consume.ordered_source import OrderedSource
     from jetsync.consume.target import PullTarget
+    from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
+    from jetsync.values.message import Message
 
 # Seconds that a closing or draining client waits, for all its consumptions together, until threads
 # have handled their last message. If one thread reads 1,000 consumptions in turn, limits for each
@@ -69,7 +73,8 @@ class ConsumptionCore:
     A buffer of messages that is filled, for any number of threads that take from it.
 
     Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer. A fetch ends
-    when it has what it asked for, or when its time is over. A consumption is kept filled.
+    when it has what it asked for, or when its time is over. A consumption is kept filled. If the
+    consumer of an ordered read is lost, the buffer is filled from another one, see :meth:`replace`.
 
     Threads: any, and signal handlers.
     Locks: the reading turn, ``reading.turn``, protects the feed and the engine. The pool lock of
@@ -81,7 +86,7 @@ class ConsumptionCore:
         target: The consumer.
         options: What to fetch, how to pull, or which push consumer to read.
         wait: Seconds to wait for the messages of a fetch.
-        order: The order in which messages have to arrive, for an ordered consumer.
+        source: Replaces the consumer, if it is that of an ordered consumer.
         handler: How to call the handler, if there is one.
     """
 
@@ -91,14 +96,16 @@ class ConsumptionCore:
         options: PullRequest | ConsumeOptions | PushOptions,
         *,
         wait: float = 0.0,
-        order: OrderedCursor | None = None,
+        source: OrderedSource | None = None,
         handler: HandlerOptions | None = None,
     ) -> None:
         connection = target.context.connection
+        self.source: Final = source
+        order = None if source is None else source.cursor
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
         self.target = target
-        self.make: Final = target.make
+        self.make: Callable[[Frame], Message] = target.make
         # What sends and receives; only the driving thread calls it, except for `interrupt`.
         self.feed: PullFeed | PushFeed
         # What keeps the consumer on the server while no pull is sent.
@@ -143,6 +150,8 @@ class ConsumptionCore:
         self.reading: Final = Reading("batch" if self._is_fetch else "consumption", connection)
         # Whether messages that were not taken are given back.
         self.closing: bool = False
+        # Whether the application wants no more messages.
+        self._draining = False
         # Set once a thread has asked for another message and learned that there is none.
         self.end_seen: Latch = Latch()
         self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
@@ -189,24 +198,46 @@ class ConsumptionCore:
         return self.reading.over.is_set()
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all messages have arrived that were wanted."""
-        engine = self.engine
-        return engine.is_ending and engine.error is None and self.closed
-
-    @property
     def error(self) -> BaseException | None:
         """Why it ended; None if it has not, or if the application ended it."""
-        return shown(self.engine.error)
+        return shown(self.fault)
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The same, also if the application closed the client."""
+        if self.reading.error is not None:
+            return self.reading.error
+        error = self.engine.error
+        # A fetch whose consumer is unavailable must not look like one that found nothing.
+        is_shown = self.source is None or isinstance(error, errors.ConsumerUnavailableError)
+        return error if is_shown or reset_reason(error, 0) is None else None
+
+    @property
+    def lost(self) -> ResetReason | None:
+        """Why the consumer of an ordered read has to be replaced; None if it need not be."""
+        is_over = self.is_open or self.buffer or self.reading.over.is_set()
+        if self.source is None or is_over or self.closing or self._draining:
+            return None
+        assert isinstance(self.engine, Pulling)
+        lacks = self.engine.lacks_messages(time.monotonic())
+        if not lacks or self.target.context.connection.stopping:
+            return None
+        return reset_reason(self.engine.error, self.engine.losses)
 
     def close(self) -> None:
         """End it and give back what was not taken; never waits."""
         self.closing = True
+        if self.source is not None:
+            # At once: the next read may begin before a thread that waits has woken. The client does
+            # not wait for the taker, because no message needs an acknowledgement.
+            self.reading.end(self.fault)
+            self.end_seen.set()
         self.drain()
 
     def drain(self) -> None:
         """Send no more pulls; never waits."""
         # Set first, so that a thread that drives at the moment sends no more pulls.
+        self._draining = True
         self.engine.drain()
         self._wake_driver()
 
@@ -284,7 +315,8 @@ class ConsumptionCore:
 
     def put_back(self, frame: Frame, error: BaseException) -> None:
         """Put back a message that was taken and not returned, unless a plugin has refused it."""
-        if not isinstance(error, PluginError):
+        # The next read of an ordered consumer gets what a closed one has not handed out.
+        if not (isinstance(error, PluginError) or (self.source is not None and self.closing)):
             self.engine.put_back(frame)
 
     def take_now(self) -> Frame | None:
@@ -293,6 +325,16 @@ class ConsumptionCore:
             return self.take_first()
         except IndexError:
             return None
+
+    def hand_out(self, frames: Sequence[Frame]) -> None:
+        """Take the oldest messages of an ordered read, which were used while in the buffer."""
+        assert self.source is not None
+        if frames:
+            for _ in frames:
+                self.take_now()
+            place = self.source.place
+            place[:] = frames[-1][1], place[1] + len(frames)
+            self.refill_if_low()
 
     def refill_if_low(self) -> None:
         """Drive once if a pull may be due; to be called after a message was taken."""
@@ -308,12 +350,28 @@ class ConsumptionCore:
             # The driving thread may be in a long wait, because no pull was due.
             self._wake_driver()
 
+    def make_taken(self, frame: Frame) -> Message:
+        """Make the message of a frame that was taken, and send the next pull if one is due."""
+        if len(self.buffer) <= self.low[0]:
+            self.refill()
+        try:
+            return self.make(frame)
+        except PluginError as error:
+            self.make_failed(error)
+            raise
+
     def make_failed(self, error: BaseException) -> None:
-        """End it if a plugin refused a message that the next acknowledgement would cover."""
-        if self.target.ack_all and isinstance(error, PluginError):
+        """
+        End it if a plugin refused a message that the next one would acknowledge, or has to follow.
+        """
+        if isinstance(error, PluginError) and (self.target.ack_all or self.source is not None):
             self.reading.mark_raised()
-            self.engine.fail(error)
-            self.close()
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, and give back what was not taken."""
+        self.engine.fail(error)
+        self.close()
 
     # Driving and waiting.
 
@@ -321,7 +379,8 @@ class ConsumptionCore:
         """
         Wait until the buffer has a message; return False at the end or at the deadline.
 
-        Drives if no other thread does.
+        Also returns False once the consumer of an ordered read is lost. Drives if no other thread
+        does.
         """
         reading, buffer = self.reading, self.buffer
         until = FOREVER if deadline is None else deadline
@@ -329,6 +388,8 @@ class ConsumptionCore:
         while not buffer:
             if reading.over.is_set():
                 self.end_seen.set()
+                return False
+            if not self.is_open and self.lost is not None:
                 return False
             try:
                 reading.turn.run(until, self._drive_until, until)
@@ -341,6 +402,41 @@ class ConsumptionCore:
             if not buffer and until.expired() and not reading.over.is_set():
                 return False
         return True
+
+    def wait_for_next(self, deadline: Deadline | None) -> bool:
+        """Do the same for an ordered read, whose consumer is replaced if it is lost."""
+        while not self.wait_for_frame(deadline):
+            if self.lost is None or not self.replace(deadline):
+                return False
+            self.resume()
+        return True
+
+    def replace(self, deadline: Deadline | None) -> bool:
+        """
+        Have another consumer created because this one is lost; call :meth:`resume` after it.
+
+        Returns False at the end and at the deadline.
+        """
+        source, reason, over = self.source, self.lost, self.reading.over
+        if source is None or reason is None:
+            return False
+        try:
+            source.remake(deadline, reason, over)
+        except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
+            raise
+        except errors.WaitTimeoutError as late:
+            if self._is_fetch:
+                # It does not continue after its time.
+                cause = late.__cause__
+                self._end(cause if isinstance(cause, errors.JetSyncError) else None)
+            return False
+        except errors.JetSyncError as error:
+            self._end(error)
+        return not over.is_set()
+
+    def resume(self) -> None:
+        """Pull from the consumer that :meth:`replace` has made."""
+        self.reading.run(FOREVER, self._resume)
 
     def wait_until_sent(self) -> None:
         """Wait until there is a connection for the pull of a fetch; raise why there is none."""
@@ -368,6 +464,24 @@ class ConsumptionCore:
         self.feed.wait(FOREVER)
         self._drive()
 
+    def _resume(self) -> None:
+        self.reading.turn.step(self._connect)
+        if self._draining:
+            self.engine.drain()
+        self._drive()
+
+    def _connect(self) -> None:
+        source, engine = self.source, self.engine
+        assert source is not None
+        assert isinstance(engine, Pulling)
+        # Until all that it sends was handed out.
+        source.fresh = False
+        self.target, self.make = source.target, source.target.make
+        self.feed = feed = take_feed(self.target)
+        engine.restart(feed.pulls, time.monotonic())
+        feed.begin(self.target, engine)
+        self.is_open = True
+
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
@@ -379,7 +493,7 @@ class ConsumptionCore:
                 self.feed.wait(until)
             while True:
                 self._drive()
-                if self.buffer or self.reading.over.is_set() or until.expired():
+                if self.buffer or not self.is_open or until.expired():
                     return
                 # Other threads that have taken the last messages meanwhile could not drive.
                 if not self._had_messages:
@@ -427,10 +541,14 @@ class ConsumptionCore:
         elif self.closing and self.buffer:
             self.target.give_back(engine.take_all())
         self.low[0] = engine.low_mark()
-        if not self.is_open and not self.buffer:
-            if self._keeper is not None:
-                self._keeper.stopped = True
-            self.reading.end(engine.error)
+        if not self.is_open and not self.buffer and self.lost is None:
+            self._end(self.fault)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Hand out no more messages."""
+        if self._keeper is not None:
+            self._keeper.stopped = True
+        self.reading.end(error)
 
     def _end_feed(self) -> None:
         """Receive no more messages; while it drains, those that have arrived can be taken."""

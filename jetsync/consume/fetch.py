@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -16,16 +17,13 @@ from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import ENTRY, OF_OTHERS, conflict, one_by_one
-from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.pull_size import rest_of
 from jetsync.consume.acks import acknowledge_all
 from jetsync.consume.consumption import TakingStorage
 from jetsync.consume.core import LEFT, ConsumptionCore
-from jetsync.consume.ordered_source import reset_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.consume.target import PullTarget
-    from jetsync.events import ResetReason
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
@@ -80,9 +77,6 @@ class Fetch:
         self.request = request
         self._name = name
         self.source = source
-        # The messages, and their bytes, of consumers that were replaced.
-        self._before: int
-        self._before_size: int
         # The messages that were yielded, without those that were acknowledged; empty if the
         # consumer wants no acks.
         self.yielded: list[Message] = []
@@ -91,37 +85,20 @@ class Fetch:
         self._left: Exception | None = None
         # Whether a call closed the batch.
         self.closing: bool = False
-        # The same for the source, which waits for it.
-        self._closed = None if source is None else Latch()
         # Whether an iteration has ended.
         self.is_over: bool = False
         self._entered: Entered | None = None
-        # Last: it sends the pull.
-        self._begin(target, request, wait)
-
-    def _begin(
-        self,
-        target: PullTarget,
-        request: PullRequest,
-        wait: float,
-        before: tuple[int, int] = (0, 0),
-    ) -> None:
-        """Begin to fetch from a consumer, after *before*: messages and bytes of earlier ones."""
-        self.target = target
-        order = None
-        if self.source is not None:
-            self.source.fresh = False
-            order = self.source.cursor
-        if target.context.plugins.enter_fetch is not None:
-            self._entered = target.enter(self._name, request, wait)
+        if source is not None:
+            source.fresh = False
+        self._enter_plugins(target, request, wait)
         core: ConsumptionCore | None = None
         try:
-            self.core = core = ConsumptionCore(target, request, wait=wait, order=order)
+            # It sends the pull.
+            self.core = core = ConsumptionCore(target, request, wait=wait, source=source)
             assert isinstance(core.engine, FetchEngine)
-            # Together, because what follows may raise.
-            self._engine, (self._before, self._before_size) = core.engine, before
+            self._engine = core.engine
             # An ordered consumer has its turn meanwhile. Its batch waits when it is iterated over.
-            if core.feed.blocked and order is None:
+            if core.feed.blocked and source is None:
                 core.wait_until_sent()
         except BaseException as error:
             if core is not None:
@@ -130,9 +107,14 @@ class Fetch:
             raise
 
     @property
+    def target(self) -> PullTarget:
+        """The consumer."""
+        return self.core.target
+
+    @property
     def received(self) -> int:
         """How many messages have arrived."""
-        return self._before + self._engine.admitted
+        return self._engine.admitted
 
     @property
     def status(self) -> Status | None:
@@ -142,15 +124,9 @@ class Fetch:
     @property
     def error(self) -> Exception | None:
         """The error to raise once all messages were taken."""
-        if self._left is not None:
-            return self._left
-        error = self._engine.error
+        error = self._left or self.core.fault
         assert error is None or isinstance(error, Exception)
-        if self.source is None or isinstance(error, errors.ConsumerUnavailableError):
-            # Its consumer may have messages, so the caller must not take it for an empty one.
-            return error
-        # The consumer would be replaced, but its read is over.
-        return None if self._reason(error) else error
+        return error
 
     @property
     def is_taken(self) -> bool:
@@ -169,10 +145,28 @@ class Fetch:
         Args:
             result: What plugins get as the result if the consumer is replaced.
         """
-        while self.is_taken or not self.core.wait_for_frame(None):
-            source, closed = self.source, self._closed
-            if source is None or closed is None or not self._replace(source, closed, result):
+        core, engine, source = self.core, self._engine, self.source
+        while self.is_taken or not core.wait_for_frame(None):
+            until = Deadline(engine.send_until, engine.wait)
+            if source is None or self.is_over:
+                # It has ended, or another iteration has: what that has not taken was given back.
                 return False
+            if core.lost is None:
+                is_over = self.closing or source.context.connection.stopping
+                source.fresh = engine.error is None and source.is_current and not is_over
+                return False
+            error = engine.error
+            try:
+                self.leave_plugins(result, error)
+            except Exception as raised:
+                if raised is not error:
+                    raise
+            if not core.replace(until):
+                return False
+            rest = engine.rest(time.monotonic())
+            if rest is not None:
+                self._enter_plugins(source.target, rest, until.remaining())
+            core.resume()
         self.prune()
         return True
 
@@ -204,8 +198,6 @@ class Fetch:
     def abandon(self) -> None:
         """Want no more messages, so that none is missing."""
         self.closing = True
-        if self._closed is not None:
-            self._closed.set()
         self._left = None
 
     def leave_plugins(self, result: object, error: BaseException | None) -> None:
@@ -214,52 +206,10 @@ class Fetch:
         if entered is not None:
             entered.leave(result, error)
 
-    def _reason(self, error: BaseException | None) -> ResetReason | None:
-        return reset_reason(error, self._engine.losses)
-
-    @property
-    def _until(self) -> Deadline:
-        return Deadline(self._engine.send_until, self._engine.wait)
-
-    def _rest(self) -> PullRequest | None:
-        """Return what is left to ask for; None if nothing is left, or no time."""
-        size = self._before_size + self._engine.size
-        return rest_of(self.request, self.received, size, self._until.remaining())
-
-    def _replace(self, source: OrderedSource, closed: Latch, result: object) -> bool:
-        """Continue with another consumer if the last one is lost; return False at the end."""
-        if self.is_over:
-            # Another iteration after the end. What it has not taken was given back.
-            return False
-        error = self._engine.error
-        reason = self._reason(error)
-        over = self.closing or source.context.connection.stopping
-        if error is None and source.is_current and not over:
-            source.fresh = True
-            return False
-        source.fresh = False
-        if (error is not None and reason is None) or over or self._rest() is None:
-            return False
-        try:
-            self.leave_plugins(result, error)
-        except Exception as raised:
-            if raised is not error:
-                raise
-        try:
-            source.remake(self._until, reason or "reconnected", closed)
-        except errors.WaitTimeoutError as failure:
-            if isinstance(failure.__cause__, errors.JetSyncError):
-                raise_failure(failure.__cause__)
-            return False
-        rest = self._rest()
-        if closed.is_set() or rest is None:
-            return False
-        before = self.received, self._before_size + self._engine.size
-        self._begin(source.target, rest, self._until.remaining(), before)
-        if closed.is_set():
-            # Meanwhile, another call has closed the last core.
-            self.core.close()
-        return True
+    def _enter_plugins(self, target: PullTarget, request: PullRequest, wait: float) -> None:
+        """Enter the hooks of plugins."""
+        if target.context.plugins.enter_fetch is not None:
+            self._entered = target.enter(self._name, request, wait)
 
 
 class BatchIteration(TakingStorage):
@@ -318,15 +268,13 @@ class BatchIteration(TakingStorage):
         except IndexError:
             raise conflict("batch") from None
         fetch, source = self._fetch, self._fetch.source
+        core = fetch.core
         try:
             while not self.is_over:
-                core = fetch.core
                 # Another thread that closes the batch may empty the buffer at any moment.
                 try:
                     frame = core.buffer[0]
                 except IndexError:
-                    frame = None
-                if frame is None:
                     if not fetch.wait(self._batch):
                         self._end()
                     continue
@@ -345,7 +293,8 @@ class BatchIteration(TakingStorage):
                     continue
                 # Nothing is called from the removal to the return.
                 if source is not None:
-                    source.fresh, source.taking = is_fresh, None
+                    source.fresh = is_fresh
+                    source.place[:] = frame[1], source.place[1] + 1
                 elif fetch.target.wants_acks:
                     fetch.yielded += (message,)
                 return message
@@ -369,12 +318,11 @@ class BatchIteration(TakingStorage):
         fetch = self._fetch
         if len(core.buffer) <= core.low[0] + 1:
             fetch.prune()
-        source = fetch.source
         try:
-            message = core.make(frame)
+            return core.make(frame)
         except PluginError as error:
             # The next use of an ordered consumer gets it again.
-            if source is None:
+            if fetch.source is None:
                 core.take_now()
                 if not fetch.target.wants_acks:
                     # The server would not redeliver the messages after it. The next iteration
@@ -382,13 +330,6 @@ class BatchIteration(TakingStorage):
                     self.is_over = True
                     fetch.leave_plugins(self._batch, error)
             raise
-        if source is not None:
-            if source.taking is not None:
-                source.take_back()
-            # Unless it is handed out, the next use of the consumer goes back.
-            source.taking = threading.get_ident(), source.cursor.position
-            source.cursor.hand_out(frame[1])
-        return message
 
     def _end(self) -> None:
         """End it after the last message: raise the error, if there is one."""

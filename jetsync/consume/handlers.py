@@ -260,12 +260,10 @@ class HandlerPool:
                 with contextlib.suppress(NotJetStreamMessageError):
                     self._answer(message, nak_body(message.metadata.delivered))
             if options.on_error == "stop":
-                core.engine.fail(error)
-                core.close()
+                core.fail(error)
         except BaseException as error:  # noqa: BLE001 - the handler wants to end the program.
             self._report(error, message)
-            core.engine.fail(error)
-            core.close()
+            core.fail(error)
         else:
             if options.ack == "auto":
                 self._answer(message, ACK)

@@ -16,7 +16,6 @@ Invariants
 from __future__ import annotations
 
 import secrets
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -197,7 +196,7 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return (
-            f"<OrderedConsumer {self.stream_name}/{self.name} last={self._source.cursor.last}"
+            f"<OrderedConsumer {self.stream_name}/{self.name} last={self._source.last}"
             f"{' closed' if self._source.closed.is_set() else ''}>"
         )
 
@@ -236,8 +235,8 @@ class OrderedConsumer:
 
     def statistics(self) -> OrderedStatistics:
         """Return the current counters."""
-        cursor = self._source.cursor
-        return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
+        source = self._source
+        return OrderedStatistics(source.place[1], source.last, source.resets)
 
     @hide_extra
     def fetch(
@@ -305,7 +304,7 @@ class OrderedConsumer:
             refuse_position(OrderedConsumer.next)
         batch = self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat)
         source = self._source
-        before = source.cursor.position
+        before = tuple(source.place)
         try:
             with batch:
                 return next(iter(batch), None)
@@ -313,7 +312,8 @@ class OrderedConsumer:
             raise
         except BaseException:
             # The next read gets the message, if there was one.
-            source.taking = threading.get_ident(), before
+            source.fresh = False
+            source.place[:] = before
             raise
 
     @hide_extra

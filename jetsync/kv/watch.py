@@ -24,11 +24,13 @@ from jetsync._base.iterations import Iteration, one_by_one
 from jetsync._base.locks import Latch
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import outside
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.watching import WatchEngine
+from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.ordered import filter_fields, ordered_options, replicas_in
-from jetsync.consume.ordered_consumption import OrderedConsumption, arrived, nudge, take_arrived
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
+from jetsync.consume.pull_feed import empty_pull
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.kv import BucketLayout
     from jetsync.kv.entry import Entry
     from jetsync.stream import Stream
@@ -51,6 +54,9 @@ PREFETCHED_KEYS: Final = 5000
 
 # Entries that are taken out of the buffer at once.
 RUN: Final = 64
+
+# Seconds for which the server keeps the pull of a nudge.
+NUDGE: Final = 0.01
 
 # Seconds to wait for the server's answer.
 INFO_TIMEOUT: Final = 1.0
@@ -127,7 +133,7 @@ class Watch(Generic[ValueT]):
         bucket: Watched,
         engine: WatchEngine,
         source: OrderedSource,
-        messages: OrderedConsumption,
+        options: ConsumeOptions,
         *,
         until: Deadline | None,
         ignore_deletes: bool = False,
@@ -137,7 +143,8 @@ class Watch(Generic[ValueT]):
         self._bucket = bucket
         self._engine = engine
         self._source = source
-        self._messages = messages
+        self._expires = options.expires
+        self._core = ConsumptionCore(source.target, options, source=source)
         # The deadline of the call that also closes the watch; None if the caller closes it.
         self._until = until
         self._ignore_deletes = ignore_deletes
@@ -163,7 +170,7 @@ class Watch(Generic[ValueT]):
         self._final: tuple[int, Entry[Any]] | None = None
         # The revision of the last one. After Ctrl-C, the ordered consumer may send it again.
         self._last = 0
-        disown(self._lane.later, self)
+        disown(self._lane.later, self, self._core)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "current" if self._is_current else "loading"
@@ -206,7 +213,7 @@ class Watch(Generic[ValueT]):
             HandleClosedError: The watch has ended.
             JetSyncError: The error that ended the watch. It is raised once.
         """
-        until = Deadline.after(self._messages.options.expires if timeout is None else timeout)
+        until = Deadline.after(self._expires if timeout is None else timeout)
         for entry in map(self._take, (until,)):
             return entry
         if self._reading.over.is_set():
@@ -264,12 +271,12 @@ class Watch(Generic[ValueT]):
     @property
     def closed(self) -> bool:
         """Whether the watch has ended."""
-        return self._reading.over.is_set() or self._messages.closed
+        return self._reading.over.is_set() or self._core.closed
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the watch. None if it is open, or ended without an error."""
-        return shown(self._reading.error) or self._messages.error
+        return shown(self._reading.error) or self._core.error
 
     def wait_current(self, *, timeout: Seconds | None = None) -> bool:
         """
@@ -295,7 +302,7 @@ class Watch(Generic[ValueT]):
         calls have no effect.
         """
         self._end()
-        self._messages.close()
+        self._core.close()
         context = self._bucket.context
         # Without a connection, the server deletes the consumer after its inactive threshold.
         if context.connection.is_connected:
@@ -324,7 +331,7 @@ class Watch(Generic[ValueT]):
             if until.expired():
                 # With a timeout of 0, the entries that have arrived by now are tried, too. Later
                 # ones are not, so the call ends even if entries arrive all the time.
-                left = arrived(self._messages) if left is None else left - 1
+                left = len(self._core.buffer) if left is None else left - 1
                 if until.total or initial or left <= 0:
                     raise StopIteration
 
@@ -336,8 +343,8 @@ class Watch(Generic[ValueT]):
                 self._engine.current
                 and not self._is_current
                 and self._final is None
-                # Else a call was interrupted before it kept what it had taken.
-                and self._messages.is_settled
+                # Else a call was interrupted before it kept the entries.
+                and not reading.turn.unfinished
             ):
                 self._note_current()
             if me not in held:
@@ -388,20 +395,39 @@ class Watch(Generic[ValueT]):
         Raises:
             WaitTimeoutError: None arrived in time.
         """
-        engine, messages = self._engine, self._messages
+        engine, turn = self._engine, self._reading.turn
         is_patient = self._is_current and not initial
-        step = until.at_most(messages.options.expires if is_patient else engine.quiet)
-        if not (self._is_current or messages.is_settled):
+        step = until.at_most(self._expires if is_patient else engine.quiet)
+        if not self._is_current and turn.unfinished:
             engine.repeat()
-        # The reads of the consumer take turns of their own.
-        message = outside(partial(messages.take, shared=True), step)
-        if message is None:
+        # The core has a turn of its own.
+        if not outside(self._core.wait_for_next, step):
+            self._core.reading.raise_once()
             self._note_silence(until)
             return
+        turn.step(self._keep_arrived, until)
+        if self._reading.over.is_set():
+            self._end()
+
+    def _keep_arrived(self, until: Deadline) -> None:
+        """
+        Take entries out of the buffer, once they are kept.
+
+        After Ctrl-C, some may be in the buffer again. They are recognised by their revisions.
+        """
+        core, engine = self._core, self._engine
         run: list[tuple[int, Entry[Any]]] = []
         # One at a time if the bucket has codecs: their calls belong to the thread that asks.
-        most = RUN if self._report is None else 1
-        while message is not None:
+        frames = core.engine.snapshot(RUN if self._report is None else 1)
+        taken = 0
+        for frame in frames:
+            try:
+                message = core.make(frame)
+            except PluginError as error:
+                # It is raised once the entries before this one are taken.
+                core.fail(error)
+                break
+            taken += 1
             key = self._bucket.layout.key_of(message.subject)
             name = message.subject if key is None else key
             entry: Entry[Any] = delivered_entry(self._bucket.name, name, message)
@@ -415,27 +441,23 @@ class Watch(Generic[ValueT]):
                     item = entry if self._shown is None else outside(self._shown, entry)
                 except errors.DecodeError:
                     self._last = revision
-                    messages.settle()
+                    core.hand_out(frames[:taken])
                     raise
                 if item is not None:
                     run.append((revision, item))
             if engine.current and not self._is_current:
                 break
-            most -= 1
-            message = take_arrived(messages) if most else None
         if run:
             last = run[-1][0]
             final = run.pop() if engine.current and not self._is_current else None
             kept = one_by_one(deque.popleft, deque(run))
             # In one step: no signal handler runs between the two.
             self._run, self._final, self._last = kept, final, last
-        messages.settle()
-        if self._reading.over.is_set():
-            self._end()
+        core.hand_out(frames[:taken])
 
     def _note_silence(self, until: Deadline) -> None:
         """Decide what follows, as no entry arrived; raises WaitTimeoutError at the deadline."""
-        if self._messages.closed:
+        if self._core.closed:
             self._end()
             return
         if not self._engine.current:
@@ -451,10 +473,10 @@ class Watch(Generic[ValueT]):
         except errors.JetSyncError:
             return
         sent = info.delivered.consumer_seq, info.delivered.stream_seq
-        reached = source.cursor.arrived, source.cursor.last or 0
+        reached = source.cursor.arrived, source.last or 0
         wanted = self._engine.look(info.num_pending, sent, reached)
         if wanted == "nudge":
-            nudge(self._messages)
+            self._lane.post_nowait(empty_pull(source.target, expires=NUDGE))
         elif wanted == "last":
             self._engine.learn_last(self._last_revision(until))
 
@@ -545,7 +567,7 @@ def watch_subjects(
         bucket,
         WatchEngine(0 if is_new else source.pending, before, complete=complete),
         source,
-        OrderedConsumption(source, ordered_options(source, max_messages=prefetched)),
+        ordered_options(source, max_messages=prefetched),
         until=deadline if ends else None,
         **options,
     )

@@ -29,6 +29,7 @@ from jetsync._proto import frames, pipeline
 from jetsync._proto.frames import SERVER_BUFFER, Splitter
 from jetsync._proto.pipeline import Pipeline
 from jetsync.consume.consumption import Consumption, TakingStorage
+from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.fetch import BatchIteration
 from jetsync.values import arrow
 from jetsync.values.frame import FrameRun
@@ -542,6 +543,7 @@ class Core:
     """
 
     pool = None
+    make_taken = ConsumptionCore.make_taken
 
     def __init__(self, plan: list[tuple[list[Any], int]], make: Callable[..., Any]) -> None:
         self.buffer: deque[Any] = deque()
@@ -594,7 +596,6 @@ def consumption_on(base: type) -> type:
     class Taker(base):  # type: ignore[misc, valid-type]
         _auto_ack = False
         _take_next = Consumption._take_next
-        _make = Consumption._make
         if not hasattr(base, "__next__"):
             __next__ = Consumption._take_next
 

@@ -654,7 +654,7 @@ class TestInterruptedReads:
         with stream.ordered_consumer() as ordered:
             consumption = ordered.consume()
             take()
-            reading = consumption._reading
+            reading = consumption._core.reading
             self.check(lambda: reading.free and reading.taker is None, take)
 
     @pytest.mark.parametrize("how", ["next", "loop"])

@@ -21,8 +21,9 @@ from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
 from helpers.waiting import CLUSTER_CLIENT, at_some_pace, blocked, eventually, holds, timed
 from jetsync.consume import ordered_source
+from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.feed import Feed
-from jetsync.consume.fetch import BatchIteration, Fetch
+from jetsync.consume.fetch import BatchIteration
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
@@ -854,7 +855,7 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=30)
-            eventually(lambda: messages._reading.taker is not None)
+            eventually(lambda: messages._core.reading.taker is not None)
             with pytest.raises(jetsync.ConflictingUseError, match="another call"):
                 next(messages)
             fill(js, stream, 1)
@@ -1032,8 +1033,8 @@ class TestFetch:
                 if loss == "gone":
                     stream.delete_consumer(ordered.name)
                 elif loss == "silent":
-                    engine = batch._fetch.core.engine
-                    monkeypatch.setattr(engine, "receive", lambda *_: [])
+                    feed = batch._fetch.core.feed
+                    monkeypatch.setattr(feed, "receive", lambda _: feed.box.frames.clear())
                 elif loss == "reconnected":
                     client.reconnect()
                 fill(js, stream, 3, start=3)
@@ -1114,20 +1115,20 @@ class TestFetch:
         If another thread closes a batch while its consumer is being replaced, the iteration ends.
         """
         batch = ordered.fetch(10, expires=120)
-        begin = Fetch._begin
+        resume = ConsumptionCore.resume
 
         def close_by_another():
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(batch.close).result(20)
 
-        def closing(*arguments):
+        def closing(core):
             if when == "before":
                 close_by_another()
-            begin(*arguments)
+            resume(core)
             if when == "after":
                 close_by_another()
 
-        monkeypatch.setattr(Fetch, "_begin", closing)
+        monkeypatch.setattr(ConsumptionCore, "resume", closing)
         # Otherwise, the deletion may overtake the pull.
         eventually(lambda: ordered.info().num_waiting == 1)
         stream.delete_consumer(ordered.name)

@@ -334,7 +334,7 @@ class TestForeignEntries:
         kv = raw.with_codec(values=JsonCodec(), on_undecodable=skipped.append)
         with kv.watch() as watch:
             assert watch.next(timeout=10).key == "good"
-            eventually(lambda: len(watch._messages._core.buffer) == 4)
+            eventually(lambda: len(watch._core.buffer) == 4)
             entry = watch.next(timeout=0)
             assert (entry.key, entry.revision) == ("last", done)
             assert watch.next(timeout=0) is None
@@ -350,13 +350,13 @@ class TestForeignEntries:
             skipped.append(error)
             if len(skipped) < most:
                 raw.put(f"key{len(skipped)}", b"no JSON")
-                eventually(lambda: watch._messages._core.refill() and watch._messages._core.buffer)
+                eventually(lambda: watch._core.refill() and watch._core.buffer)
 
         raw.put("first", b"1")
         raw.put("key", b"no JSON")
         with raw.with_codec(values=JsonCodec(), on_undecodable=put_more).watch() as watch:
             assert watch.next(timeout=10).key == "first"
-            eventually(lambda: len(watch._messages._core.buffer) == 1)
+            eventually(lambda: len(watch._core.buffer) == 1)
             assert watch.next(timeout=0) is None
         assert 0 < len(skipped) < most
 

@@ -22,10 +22,10 @@ from helpers.consuming import RefusesOnce
 from helpers.streams import change_creation
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
-from jetsync.consume.ordered_consumption import OrderedConsumption
+from jetsync.consume.core import ConsumptionCore
 from jetsync.devserver import DevServer
 from jetsync.kv import watch
-from jetsync.kv.watch import take_arrived
+from jetsync.kv.watch import delivered_entry
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def test_an_entry_that_is_sent_again_is_not_handed_out_again(kv, monkeypatch):
     If Ctrl-C strikes when an entry is handed out, the entry is returned once, and no other is lost.
     """
     fill(kv)
-    settle, struck = OrderedConsumption.settle, []
+    hand_out, struck = ConsumptionCore.hand_out, []
 
-    def interrupted(messages):
+    def interrupted(core, frames):
         if not struck:
             struck.append(True)
             raise KeyboardInterrupt
-        settle(messages)
+        hand_out(core, frames)
 
-    monkeypatch.setattr(OrderedConsumption, "settle", interrupted)
+    monkeypatch.setattr(ConsumptionCore, "hand_out", interrupted)
     with kv.watch() as changes:
         with pytest.raises(KeyboardInterrupt):
             changes.next(timeout=20)
@@ -400,16 +400,15 @@ class TestEnd:
         fill(kv)
         with kv.watch() as watch:
 
-            def close_meanwhile(messages):
-                found = take_arrived(messages)
+            def close_meanwhile(*arguments):
                 watch.close()
-                return found
+                return delivered_entry(*arguments)
 
-            def interrupt(_):
+            def interrupt(*_):
                 raise KeyboardInterrupt
 
-            monkeypatch.setattr("jetsync.kv.watch.take_arrived", close_meanwhile)
-            monkeypatch.setattr(jetsync.OrderedConsumption, "settle", interrupt)
+            monkeypatch.setattr("jetsync.kv.watch.delivered_entry", close_meanwhile)
+            monkeypatch.setattr(ConsumptionCore, "hand_out", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 next(watch)
             assert list(watch) == []
