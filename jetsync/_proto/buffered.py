@@ -51,8 +51,8 @@ class Buffered(ABC):
         self.refused: list[Frame] = []
         # The fault that ended it.
         self.error: BaseException | None = None
-        # Whether it ends once the messages in the buffer are taken.
-        self.draining = False
+        # Whether no more messages are wanted, so it ends once those in the buffer are taken.
+        self.is_ending = False
         # How many messages have arrived in the buffer so far.
         self.admitted: int = 0
         # How often two heartbeats in a row were missed, and how often the connection was lost.
@@ -68,16 +68,6 @@ class Buffered(ABC):
         # for the error.
         self.send_until: float = math.inf
         self.wait: float = math.inf
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether no more messages are wanted."""
-        limit = self.stop_after
-        return (
-            self.draining
-            or self.error is not None
-            or (limit is not None and self.admitted >= limit)
-        )
 
     @property
     @abstractmethod
@@ -138,10 +128,11 @@ class Buffered(ABC):
     def admit(self, messages: Sequence[Frame]) -> None:
         """Put messages into the buffer, and those beyond ``stop_after`` aside."""
         limit = self.stop_after
-        if limit is not None and self.admitted + len(messages) > limit:
+        if limit is not None and self.admitted + len(messages) >= limit:
             room = limit - self.admitted
             self.refused.extend(messages[room:])
             messages = messages[:room]
+            self.is_ending = True
         self.admitted += len(messages)
         self.buffer.extend(messages)
 
@@ -151,7 +142,7 @@ class Buffered(ABC):
 
     def drain(self) -> None:
         """Want no more messages."""
-        self.draining = True
+        self.is_ending = True
 
     def park(self, frame: Frame) -> None:
         """Count a message that was taken as if it were in the buffer; one thread at a time."""
@@ -208,6 +199,7 @@ class Buffered(ABC):
         """End with *error*, unless it has ended with another error."""
         if self.error is None:
             self.error = error
+        self.is_ending = True
 
     def interrupted(self, error: BaseException) -> None:
         """End with *error*, because a step was interrupted: messages may still arrive."""

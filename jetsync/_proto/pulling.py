@@ -94,7 +94,7 @@ class Pulling(Buffered):
         """Continue with the next consumer of an ordered read, after the last one was lost."""
         self.pulls, self.probe = pulls, pulls.probe
         self.stream, self.consumer = pulls.names
-        self.error, self.draining, self.gave_up = None, False, False
+        self.error, self.is_ending, self.gave_up = None, False, False
         self.losses = self.refusals = 0
         self.silent_before, self.excused = 0.0, False
         self.resume()

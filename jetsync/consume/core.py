@@ -19,7 +19,7 @@ import contextlib
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
 from jetsync._base.deadline import FOREVER, Deadline
@@ -101,6 +101,8 @@ class ConsumptionCore:
     ) -> None:
         connection = target.context.connection
         self.source: Final = source
+        # What an ordered read was handed out last, see `OrderedSource`.
+        self.place: Final[list[Any]] = [] if source is None else source.place
         order = None if source is None else source.cursor
         if target.lane.outbox.state is not LaneState.OPEN:
             target.renew_lane()
@@ -130,11 +132,8 @@ class ConsumptionCore:
                 )
             else:
                 self.engine = ConsumeEngine(pulling.pulls, options, target.pins, order=order)
-                if options.inactive_threshold is not None:
-                    self._keeper = ConsumerKeeper(
-                        target, options.priorities, options.inactive_threshold
-                    )
             pulling.begin(target, self.engine)
+            self._keep_consumer()
         self.buffer: deque[Frame] = self.engine.buffer
         self.take_first: Callable[[], Frame] = self.engine.take_first
         # The same for a loop, see `one_by_one`.
@@ -163,7 +162,7 @@ class ConsumptionCore:
         try:
             if not isinstance(self.engine, FetchEngine):
                 self.refill()
-            elif isinstance(self.feed, PullFeed) and not self.engine.draining:
+            elif isinstance(self.feed, PullFeed) and not self.engine.is_ending:
                 # The request itself, not a copy: programs repeat the same fetch, and the JSON of a
                 # request is made once. Not in the turn, because no other thread knows this object.
                 self.feed.pull(self.engine.request)
@@ -282,7 +281,11 @@ class ConsumptionCore:
         if self._is_fetch and not self.is_open and (is_kept or not self.buffer):
             # Its messages are complete.
             return
-        self.engine.fail(errors.ConnectionClosedError())
+        closed = errors.ConnectionClosedError()
+        self.engine.fail(closed)
+        if self.lost is not None:
+            # The engine has the error of the lost consumer.
+            self._end(closed)
         if is_kept:
             self.drain()
             return
@@ -328,12 +331,10 @@ class ConsumptionCore:
 
     def hand_out(self, frames: Sequence[Frame]) -> None:
         """Take the oldest messages of an ordered read, which were used while in the buffer."""
-        assert self.source is not None
         if frames:
             for _ in frames:
                 self.take_now()
-            place = self.source.place
-            place[:] = frames[-1][1], place[1] + len(frames)
+            self.place[:] = frames[-1][1], self.place[1] + len(frames)
             self.refill_if_low()
 
     def refill_if_low(self) -> None:
@@ -397,7 +398,7 @@ class ConsumptionCore:
                 pass
             finally:
                 # Another call may have asked for the end when this thread was about to stop.
-                if self.is_open and self.engine.draining:
+                if self.is_open and self._draining:
                     self.refill()
             if not buffer and until.expired() and not reading.over.is_set():
                 return False
@@ -451,7 +452,7 @@ class ConsumptionCore:
         if not self.reading.turn.attempt(self._drive_once):
             return False
         # As in `wait_for_frame`.
-        if self.is_open and self.engine.draining:
+        if self.is_open and self._draining:
             self.refill()
         return True
 
@@ -480,7 +481,18 @@ class ConsumptionCore:
         self.feed = feed = take_feed(self.target)
         engine.restart(feed.pulls, time.monotonic())
         feed.begin(self.target, engine)
+        self._keep_consumer()
         self.is_open = True
+
+    def _keep_consumer(self) -> None:
+        """Keep the consumer while no pull is sent, if the server would delete it."""
+        options = self.engine.options if isinstance(self.engine, ConsumeEngine) else None
+        if options is not None and options.inactive_threshold is not None:
+            if self._keeper is not None:
+                self._keeper.stopped = True
+            self._keeper = ConsumerKeeper(
+                self.target, options.priorities, options.inactive_threshold
+            )
 
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""

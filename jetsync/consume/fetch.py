@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
-from jetsync._base.iterations import ENTRY, OF_OTHERS, conflict, one_by_one
+from jetsync._base.iterations import ENTRY, OF_OTHERS
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
@@ -75,6 +75,8 @@ class Fetch:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
         self.request = request
+        # Whether its messages can be acknowledged.
+        self.wants_acks: bool = target.wants_acks
         self._name = name
         self.source = source
         # The messages that were yielded, without those that were acknowledged; empty if the
@@ -105,11 +107,6 @@ class Fetch:
                 core.close()
             self.leave_plugins(None, error)
             raise
-
-    @property
-    def target(self) -> PullTarget:
-        """The consumer."""
-        return self.core.target
 
     @property
     def received(self) -> int:
@@ -147,7 +144,6 @@ class Fetch:
         """
         core, engine, source = self.core, self._engine, self.source
         while self.is_taken or not core.wait_for_frame(None):
-            until = Deadline(engine.send_until, engine.wait)
             if source is None or self.is_over:
                 # It has ended, or another iteration has: what that has not taken was given back.
                 return False
@@ -161,6 +157,7 @@ class Fetch:
             except Exception as raised:
                 if raised is not error:
                     raise
+            until = Deadline(engine.send_until, engine.wait)
             if not core.replace(until):
                 return False
             rest = engine.rest(time.monotonic())
@@ -217,7 +214,7 @@ class BatchIteration(TakingStorage):
     Yields the messages of a batch, to one call at a time; dropping it ends the batch.
 
     Threads: any, and signal handlers.
-    Locks: none; the call that has taken the entry of ``_free`` waits and makes messages. The
+    Locks: none; the call that has taken the entry of ``_reading`` waits and makes messages. The
     compiled ``__next__`` takes a message in one step.
 
     A message stays in the buffer until it is made. No signal handler runs between its removal and
@@ -228,16 +225,14 @@ class BatchIteration(TakingStorage):
         fetch: What it reads.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_entry", "_fetch", "_free", "is_over")
+    __slots__ = ("__weakref__", "_batch", "_fetch", "_reading", "is_over")
 
     def __init__(self, batch: MessageBatch, fetch: Fetch) -> None:
         self._batch = batch
         self._fetch = fetch
-        # As in `Iteration`.
-        self._free: list[None] = [None]
-        self._entry = one_by_one(list.pop, self._free)
         core = fetch.core
-        record = fetch.yielded if fetch.target.wants_acks else None
+        self._reading = core.reading
+        record = fetch.yielded if fetch.wants_acks else None
         self._quick = (
             None
             if fetch.source is not None
@@ -258,15 +253,15 @@ class BatchIteration(TakingStorage):
     @property
     def is_running(self) -> bool:
         """Whether a call waits for a message or makes one."""
-        return not self._free
+        return not self._reading.free
 
     def _take_next(self) -> Message:
         """Take a message as ``__next__`` does."""
         try:
-            for _ in self._entry:
+            for _ in self._reading.entry:
                 break
         except IndexError:
-            raise conflict("batch") from None
+            raise self._reading.conflict() from None
         fetch, source = self._fetch, self._fetch.source
         core = fetch.core
         try:
@@ -275,6 +270,8 @@ class BatchIteration(TakingStorage):
                 try:
                     frame = core.buffer[0]
                 except IndexError:
+                    frame = None
+                if frame is None:
                     if not fetch.wait(self._batch):
                         self._end()
                     continue
@@ -294,8 +291,8 @@ class BatchIteration(TakingStorage):
                 # Nothing is called from the removal to the return.
                 if source is not None:
                     source.fresh = is_fresh
-                    source.place[:] = frame[1], source.place[1] + 1
-                elif fetch.target.wants_acks:
+                    core.place[:] = frame[1], core.place[1] + 1
+                elif fetch.wants_acks:
                     fetch.yielded += (message,)
                 return message
         except BaseException as error:
@@ -307,7 +304,7 @@ class BatchIteration(TakingStorage):
                 fetch.end(self._batch, error)
             raise
         finally:
-            self._free += ENTRY
+            self._reading.free += ENTRY
         raise StopIteration
 
     if not hasattr(TakingStorage, "__next__"):
@@ -324,7 +321,7 @@ class BatchIteration(TakingStorage):
             # The next use of an ordered consumer gets it again.
             if fetch.source is None:
                 core.take_now()
-                if not fetch.target.wants_acks:
+                if not fetch.wants_acks:
                     # The server would not redeliver the messages after it. The next iteration
                     # yields them.
                     self.is_over = True
@@ -372,7 +369,7 @@ class MessageBatch:
         self._fetch = Fetch(target, request, wait=wait, name=name, source=source)
 
     def __repr__(self) -> str:
-        fetch, target = self._fetch, self._fetch.target
+        fetch, target = self._fetch, self._fetch.core.target
         state = "ended" if fetch.is_over or fetch.is_taken else "open"
         return (
             f"<{type(self).__name__} {target.stream}/{target.consumer} {state} "
@@ -385,7 +382,7 @@ class MessageBatch:
             iteration = BatchIteration(self, self._fetch)
             self._iteration, self._thread = weakref.ref(iteration), me
         elif self._thread != me or iteration.is_running:
-            raise conflict("batch")
+            raise self._fetch.core.reading.conflict()
         return iteration
 
     def __enter__(self) -> Self:
@@ -433,7 +430,7 @@ class MessageBatch:
             DisconnectedError, ConnectionClosedError: Nothing was sent. After DisconnectedError you
                 can call this method again.
         """
-        fetch, target = self._fetch, self._fetch.target
+        fetch, target = self._fetch, self._fetch.core.target
         if fetch.received and not target.wants_acks:
             raise errors.AcksNotWantedError(target.consumer, stream=target.stream)
         yielded = [*fetch.yielded]

@@ -236,7 +236,7 @@ class OrderedConsumer:
     def statistics(self) -> OrderedStatistics:
         """Return the current counters."""
         source = self._source
-        return OrderedStatistics(source.place[1], source.last, source.resets)
+        return OrderedStatistics(source.delivered, source.last, source.resets)
 
     @hide_extra
     def fetch(
@@ -304,7 +304,8 @@ class OrderedConsumer:
             refuse_position(OrderedConsumer.next)
         batch = self._fetch("next", max_messages=1, expires=expires, heartbeat=heartbeat)
         source = self._source
-        before = tuple(source.place)
+        place = source.place
+        before = tuple(place)
         try:
             with batch:
                 return next(iter(batch), None)
@@ -313,7 +314,7 @@ class OrderedConsumer:
         except BaseException:
             # The next read gets the message, if there was one.
             source.fresh = False
-            source.place[:] = before
+            place[:] = before
             raise
 
     @hide_extra

@@ -49,8 +49,6 @@ class OrderedConsumption:
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
         self._source = source
         self._expires = options.expires
-        # How many messages were handed out.
-        self._received = 0
         source.fresh = False
         self._core = ConsumptionCore(source.target, options, source=source)
         disown(source.context.lane.later, self, self._core)
@@ -59,7 +57,7 @@ class OrderedConsumption:
         source, state = self._source, "closed" if self.closed else "open"
         return (
             f"<OrderedConsumption {source.stream}/{source.cursor.name} {state} "
-            f"received={self._received} last={source.last}>"
+            f"received={self.received} last={source.last}>"
         )
 
     def __enter__(self) -> Self:
@@ -110,7 +108,7 @@ class OrderedConsumption:
     @property
     def received(self) -> int:
         """How many messages were handed out."""
-        return self._received
+        return int(self._core.place[1])
 
     def close(self) -> None:
         """
@@ -147,8 +145,8 @@ class OrderedConsumption:
 
     def _take_next(self, deadline: Deadline | None) -> Message | None:
         """Return the next message; None at the end or at the deadline."""
-        core, place = self._core, self._source.place
-        reading = core.reading
+        core = self._core
+        place, reading = core.place, core.reading
         # As in `Iteration`.
         try:
             for _ in reading.entry:
@@ -164,12 +162,12 @@ class OrderedConsumption:
                         frame = oldest
                         break
                 except IndexError:
-                    if not core.wait_for_next(deadline):
-                        return None
+                    pass
+                if frame is None and not core.wait_for_next(deadline):
+                    return None
             message = core.make_taken(frame)
             # Nothing is called from here to the return, so that no signal handler runs.
             place[:] = frame[1], place[1] + 1
-            self._received += 1
             return message
         except BaseException as error:
             if frame is not None:

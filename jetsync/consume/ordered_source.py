@@ -145,11 +145,13 @@ class OrderedSource:
         self.context = context
         self.stream = stream
         self.cursor = cursor
-        #: What was handed out last, and how many messages were handed out; only the call that takes
-        #: messages changes it, in one step. Until the first message, the former is the stream
-        #: sequence before it, if known. After that, it is the reply subject of a message, which
-        #: contains the sequence: reading that takes 0.2 us, and most are never needed.
+        #: What was handed out last, and how many messages the current use was handed. Only the call
+        #: that takes messages changes it, in one step. Until the first message, the former is the
+        #: stream sequence before it, if known. After that, it is the reply subject of a message,
+        #: which contains the sequence: reading that takes 0.2 us, and most are never needed.
         self.place: list[Any] = [None, 0]
+        # How many messages earlier uses were handed.
+        self._before = 0
         #: Set once the ordered consumer is closed, by any thread.
         self.closed: Latch = Latch()
         self.resets: int = 0
@@ -190,6 +192,11 @@ class OrderedSource:
         """Whether the connection that the consumer was created on is still up."""
         lane = self.context.lane
         return self.epoch == lane.epoch and lane.lost_epoch < self.epoch
+
+    @property
+    def delivered(self) -> int:
+        """How many messages were handed out."""
+        return self._before + int(self.place[1])
 
     @property
     def last(self) -> int | None:
@@ -266,11 +273,13 @@ class OrderedSource:
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
         """
-        Provide a fresh consumer within the deadline, or raise why there is none.
+        Begin a use with a fresh consumer within the deadline, or raise why there is none.
 
         With *verify*, the server is asked whether the consumer still exists.
         """
         deadline = UnlessSet(deadline.at, deadline.total, self.closed)
+        # If another thread closed the last use, a call of that may still change its own place.
+        self._before, self.place = self.delivered, [self.place[0], 0]
         before = self.cursor.name
         reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:

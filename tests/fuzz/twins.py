@@ -618,7 +618,7 @@ class Fetched:
     def __init__(self, core: Core, *, wants_acks: bool) -> None:
         self.core = core
         core.engine = core
-        self.target = SimpleNamespace(wants_acks=wants_acks)
+        self.wants_acks = wants_acks
         self.yielded: list[Any] = []
 
     def wait(self, _: object) -> bool:
@@ -647,9 +647,9 @@ def batch_on(base: type) -> type:
 
         def __init__(self, fetch: Fetched) -> None:
             core, self._fetch, self._batch = fetch.core, fetch, None
-            self._free = [None]
-            self._entry = one_by_one(list.pop, self._free)
-            record = fetch.yielded if fetch.target.wants_acks else None
+            self._reading = SimpleNamespace(free=[None])
+            self._reading.entry = one_by_one(list.pop, self._reading.free)
+            record = fetch.yielded if fetch.wants_acks else None
             self._quick = core.buffer, core.take_first, core.low, core.make, record
 
     return Taker

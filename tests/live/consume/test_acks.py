@@ -431,7 +431,7 @@ class TestEffect:
         next(messages := iter(batch))
         acked = []
 
-        target = batch._fetch.target
+        target = batch._fetch.core.target
         give_back = target.give_back
 
         def watched(frames):

@@ -84,19 +84,25 @@ class TestConsumption:
 
         at_some_pace(attempt)
 
-    def test_a_busy_program_keeps_its_ordered_consumer(self, js, stream):
+    @pytest.mark.parametrize("resets", [0, 1])
+    def test_a_busy_program_keeps_its_ordered_consumer(self, js, stream, resets):
         """
         The consumer behind an ordered consumer is not replaced because the program was busy.
         """
-        fill(js, stream, 3)
+        fill(js, stream, 5)
 
         def attempt(pace):
             with stream.ordered_consumer(inactive_threshold=THRESHOLD * pace) as ordered:
                 messages = ordered.consume(expires=pace, max_messages=1)
                 assert int(messages.next(timeout=20).data) == 0
-                time.sleep(WORK * pace)
+                if resets:
+                    stream.delete_consumer(ordered.name)
                 assert [int(messages.next(timeout=20).data) for _ in range(2)] == [1, 2]
-                assert ordered.statistics().resets == 0
+                before = ordered.statistics().resets
+                assert bool(before) is bool(resets)
+                time.sleep(WORK * pace)
+                assert [int(messages.next(timeout=20).data) for _ in range(2)] == [3, 4]
+                assert ordered.statistics().resets == before
 
         at_some_pace(attempt)
 
