@@ -8,7 +8,7 @@ server is lost, the core replaces it.
 from __future__ import annotations
 
 from threading import get_ident
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, overload
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
@@ -69,13 +69,6 @@ class OrderedConsumption:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:  # noqa: RET503 - `end_loop` always raises
-        message = self._take_next(None)
-        if message is not None:
-            # No call between this and the caller, so that no signal handler runs.
-            return message
-        self._core.reading.end_loop()
-
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
         Return the next message, or None if none arrives in time.
@@ -90,10 +83,15 @@ class OrderedConsumption:
             ConflictingUseError: Another thread is taking a message.
             JetSyncError: The error that ended the consumption. It is raised once.
         """
-        message = self._take_next(Deadline.after(self._expires if timeout is None else timeout))
-        if message is None and self.closed:
+        deadline = Deadline.after(self._expires if timeout is None else timeout)
+        # Because `map` is written in C, no signal handler runs after the return of `_take_next`.
+        # Python 3.10 runs them after calls of functions written in Python, too.
+        for message in map(self._take_next, (deadline,)):
+            if message is not None:
+                return message
+        if self.closed:
             self._core.reading.end_next(errors.ConsumptionClosedError)
-        return message
+        return None
 
     @property
     def closed(self) -> bool:
@@ -143,8 +141,14 @@ class OrderedConsumption:
         self._core.reading.check()
         return self._core.wait(Deadline.after(timeout))
 
-    def _take_next(self, deadline: Deadline | None) -> Message | None:
-        """Return the next message; None at the end or at the deadline."""
+    @overload
+    def _take_next(self) -> Message: ...
+
+    @overload
+    def _take_next(self, deadline: Deadline | None) -> Message | None: ...
+
+    def _take_next(self, deadline: Deadline | None = None) -> Message | None:
+        """Take a message as ``__next__`` does, or as ``next`` if there is a deadline."""
         core = self._core
         place, reading = core.place, core.reading
         # As in `Iteration`.
@@ -164,6 +168,8 @@ class OrderedConsumption:
                 except IndexError:
                     pass
                 if frame is None and not core.wait_for_next(deadline):
+                    if deadline is None:
+                        reading.end_loop()
                     return None
             message = core.make_taken(frame)
             # Nothing is called from here to the return, so that no signal handler runs.
@@ -176,3 +182,5 @@ class OrderedConsumption:
         finally:
             reading.taker = None
             reading.free += ENTRY
+
+    __next__ = _take_next
