@@ -156,6 +156,9 @@ class Consumption(TakingStorage):
         if kind is None and self._auto_ack:
             self._ack_last()
         core = self._core
+        # The block has handled its messages, so a client that drains does not wait for the next
+        # call.
+        core.end_seen.set()
         core.close()
         if core.pool is not None and not core.pool.is_own_thread():
             core.pool.done.wait()

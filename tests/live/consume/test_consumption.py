@@ -397,6 +397,22 @@ class TestEnd:
         assert len(waited) == 5
         assert sum(waited) <= 1.0
 
+    def test_a_client_does_not_wait_for_a_block_that_was_left(
+        self, nats_server, stream, worker, monkeypatch
+    ):
+        """
+        A client that drains does not wait for the messages of a `with` block that has ended.
+        """
+        monkeypatch.setattr("jetsync.client.CLOSING_WAIT", 60.0)
+        with jetsync.connect(nats_server.url) as client:
+            consumer = client.jetstream().consumer(stream.name, worker.name)
+            fill(client.jetstream(), stream, 3)
+            with consumer.consume() as messages:
+                next(messages).ack()
+            # The program still refers to the consumption.
+            with timed(0, 20):
+                client.drain(timeout=50)
+
     def test_stop_after_drain(self, js, stream, worker):
         """
         close() ends a drain, and the remaining messages are redelivered at once.
