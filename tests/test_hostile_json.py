@@ -216,7 +216,7 @@ class TestHeaders:
         survives(delivered_entry, "b", "k", message)
         survives(lambda: message.metadata.timestamp)
         cursor = OrderedCursor({}, "C")
-        cursor.next_config()
+        cursor.next_config(None)
         survives(cursor.admit, [(b"$KV.b.k", reply.replace(b".C.", b".C_1."), None, b"")])
 
     def test_a_time_out_of_range(self):

@@ -24,6 +24,7 @@ class ScriptedLane:
     def __init__(self):
         self.transport = ScriptedTransport()
         self.outbox = self.subscriptions = self.reader = self
+        self.client_wide = {}
         self.forked = False
         self.state = LaneState.OPEN
         self.size = 0
