@@ -40,7 +40,7 @@ _SENSITIVE = (
 
 # Tests of files of the project and of their tools, which are the same for each interpreter.
 _STATIC = {
-    *(_HERE / name for name in ("examples", "mutants", "soak")),
+    *(_HERE / name for name in ("examples", "mutants", "soak", "specifications")),
     *_HERE.glob("test_docs_*.py"),
     *(_HERE / f"test_{name}.py" for name in ("build", "campaign", "editable", "engine_state")),
     *(_HERE / f"test_{name}.py" for name in ("guarantees", "hooks_contract", "interpreters")),

@@ -78,7 +78,7 @@ CORE = Distribution(
     ".",
     "[cli,server]",
     "-n 2 -m 'not thorough and not soak and not frameworks'"
-    " --ignore=tests/live --ignore=tests/soak",
+    " --ignore=tests/live --ignore=tests/soak --ignore=tests/specifications",
 )
 PLUGINS = (
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
