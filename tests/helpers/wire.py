@@ -18,6 +18,9 @@ from jetsync.values.headers import Headers
 
 _WITH_PAYLOAD = {"PUB", "HPUB", "MSG", "HMSG"}
 
+HOLD = "hold"
+"""Keep a frame back until `Wire.release`."""
+
 _LONG = 60.0
 """Seconds after which an idle connection is closed."""
 
@@ -85,7 +88,7 @@ class Wire:
     Forward connections to a server frame by frame, and keep what passed.
 
     ``drop_sent`` and ``drop_received`` are functions of a frame. If they return true, the frame is
-    recorded and not forwarded.
+    recorded and not forwarded. If they return `HOLD`, `release` forwards it later.
     """
 
     def __init__(self, url):
@@ -96,6 +99,8 @@ class Wire:
         self.sent = []
         self.received = []
         self.drop_sent = self.drop_received = lambda _frame: False
+        self._held = []
+        self._writing = threading.Lock()
         self._sockets = []
         self._threads = []
         self._start(self._accept)
@@ -119,6 +124,15 @@ class Wire:
         for sock in sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    def release(self):
+        """
+        Forward the frames that were held back.
+        """
+        held, self._held = self._held, []
+        for sink, data in held:
+            with self._writing:
+                sink.sendall(data)
 
     def clear(self):
         """
@@ -179,11 +193,15 @@ class Wire:
                     if frame is None:
                         break
                     record.append(frame)
-                    if not getattr(self, drop)(frame):
-                        passed.append(buffer[at : at + size])
+                    raw, verdict = buffer[at : at + size], getattr(self, drop)(frame)
+                    if verdict == HOLD:
+                        self._held.append((sink, raw))
+                    elif not verdict:
+                        passed.append(raw)
                     at += size
                 buffer = buffer[at:]
-                sink.sendall(b"".join(passed))
+                with self._writing:
+                    sink.sendall(b"".join(passed))
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

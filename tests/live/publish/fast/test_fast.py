@@ -118,6 +118,7 @@ class TestBasic:
         assert publisher.commit(f"{stream.name}.a", b"0", timeout=timeout).size == 1
         assert totals == [seconds]
 
+    @pytest.mark.clause("FI-01")
     def test_messages_before_an_error_of_the_block_are_stored(self, client, js, stream):
         """
         If the block raises, the messages before the error are stored, the error passes, and the
@@ -161,6 +162,7 @@ class TestBasic:
         publisher.close()
         assert events == []
 
+    @pytest.mark.clause("FI-61")
     def test_everything_of_a_message(self, js, stream):
         """
         Headers, id and expectation are sent with a message; the publisher's ttl applies to messages

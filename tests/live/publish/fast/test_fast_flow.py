@@ -379,6 +379,7 @@ class TestStaging:
 
 
 class TestQuiet:
+    @pytest.mark.clause("FI-26")
     def test_a_fast_publisher_that_pauses_is_kept_alive(self, js, stream):
         """
         A publisher whose user pauses for more than 10 s is kept alive.
