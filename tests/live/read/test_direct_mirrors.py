@@ -176,6 +176,7 @@ class TestManyMessages:
             assert values(partial.get_last_for(many)) == []
             assert values(partial.get_last_for([*many, f"{unique}.3"])) == [b"193"]
 
+    @pytest.mark.clause("DG-02")
     def test_a_complete_mirror_answers(self, any_client, mirrored, unique):
         """
         A complete mirror may answer, and its configuration is fetched once.

@@ -741,6 +741,7 @@ class TestReplicas:
         real.delete()
         behind.delete()
 
+    @pytest.mark.clause("DG-39")
     @pytest.mark.versions
     def test_a_replica_is_too_old(self, client, unique):
         """
