@@ -98,7 +98,11 @@ class Wire:
         self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
         self.sent = []
         self.received = []
+        self.subscriptions = []
         self.drop_sent = self.drop_received = lambda _frame: False
+        self.refusing = False
+        """Whether new connections are closed at once."""
+        self._client = None
         self._held = []
         self._writing = threading.Lock()
         self._sockets = []
@@ -133,6 +137,22 @@ class Wire:
         for sink, data in held:
             with self._writing:
                 sink.sendall(data)
+
+    def say(self, subject, status, **headers):
+        """
+        Send a status to the newest client, as the server would.
+        """
+        sids = [
+            frame.data.split()[-1]
+            for frame in list(self.subscriptions)
+            if matches(frame.subject, subject)
+        ]
+        lines = [f"NATS/1.0 {status}", *(f"{n}: {v}" for n, v in headers.items()), "", ""]
+        block = "\r\n".join(lines).encode()
+        size = b"%d %d" % (len(block), len(block))
+        data = b"HMSG %b %b %b\r\n%b\r\n" % (subject.encode(), sids[-1], size, block)
+        with self._writing:
+            self._client.sendall(data)
 
     def clear(self):
         """
@@ -170,6 +190,9 @@ class Wire:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self.refusing:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(self._target, _LONG)
             except OSError:
@@ -179,6 +202,7 @@ class Wire:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(_LONG)
                 self._sockets.append(sock)
+            self._client = client
             self._start(self._forward, client, server, self.sent, "drop_sent")
             self._start(self._forward, server, client, self.received, "drop_received")
 
@@ -193,6 +217,8 @@ class Wire:
                     if frame is None:
                         break
                     record.append(frame)
+                    if frame.verb == "SUB":
+                        self.subscriptions.append(frame)
                     raw, verdict = buffer[at : at + size], getattr(self, drop)(frame)
                     if verdict == HOLD:
                         self._held.append((sink, raw))

@@ -84,6 +84,7 @@ class TestIterator:
             assert messages.statistics().pulls == 1
         assert messages.closed
 
+    @pytest.mark.clause("SC-55")
     @pytest.mark.parametrize(("size", "least", "most"), [(4, 25, 51), (1, 100, 101)])
     def test_pulls_of_a_small_buffer(self, js, stream, worker, size, least, most):
         """
@@ -127,6 +128,7 @@ class TestIterator:
             assert got == list(range(10))
             assert statistics.pulls >= least
 
+    @pytest.mark.clause("SC-68")
     def test_pulls_that_are_full_before_their_bytes(self, nats_server, js, stream):
         """
         Later messages of any size arrive after a pull that reached its message limit.
@@ -160,6 +162,7 @@ class TestIterator:
         asked = [call["operation"].max_bytes for call in recorder.of("jetsync_fetch")]
         assert min(asked) < 6_000
 
+    @pytest.mark.clause("SC-88")
     def test_a_message_larger_than_the_buffer(self, js, stream, worker):
         """
         A message larger than the buffer ends the consumption, because it would block all later
@@ -541,6 +544,7 @@ class TestGone:
         with timed(0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             next(worker.consume())
 
+    @pytest.mark.clause("SC-109")
     def test_deleted_while_disconnected(self, victim, fragile):
         """
         If the consumer is gone after a reconnect, one info request finds that out.
