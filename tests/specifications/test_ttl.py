@@ -216,14 +216,16 @@ class TestMarkers:
         assert stream.info().state.last_seq == 1
 
     @pytest.mark.clause("TTL-18", "TTL-20")
-    @pytest.mark.parametrize("reason", [MarkerReason.REMOVE, MarkerReason.PURGE])
-    def test_markers_of_the_api_are_read_everywhere(self, rig, reason):
+    @pytest.mark.parametrize(
+        ("text", "reason"), [("Remove", MarkerReason.REMOVE), ("Purge", MarkerReason.PURGE)]
+    )
+    def test_markers_of_the_api_are_read_everywhere(self, rig, text, reason):
         """
         A marker with the reason ``Remove`` or ``Purge``, which no server stores yet, is recognised
         by each read.
         """
         stream = rig.stream(allow_direct=True)
-        rig.js.publish(rig("a"), b"", headers={REASON: reason.value})
+        rig.js.publish(rig("a"), b"", headers={REASON: text})
         consumer = stream.create_consumer("worker")
         (fetched,) = consumer.fetch(1)
         fetched.nak()
@@ -248,17 +250,16 @@ class TestMarkers:
 
     @pytest.mark.clause("TTL-20")
     @pytest.mark.parametrize(
-        ("reason", "operation"),
-        [(MarkerReason.REMOVE, KeyOperation.DELETE), (MarkerReason.PURGE, KeyOperation.PURGE)],
+        ("text", "operation"), [("Remove", KeyOperation.DELETE), ("Purge", KeyOperation.PURGE)]
     )
-    def test_markers_of_the_api_in_buckets(self, rig, reason, operation):
+    def test_markers_of_the_api_in_buckets(self, rig, text, operation):
         """
         In a bucket, a marker removes the key: reads find none, and watches and the history have
         the operation.
         """
         store = rig.js.create_key_value(rig.name, storage="memory", history=5)
         store.put("key", b"x")
-        rig.js.publish(f"$KV.{rig.name}.key", b"", headers={REASON: reason.value})
+        rig.js.publish(f"$KV.{rig.name}.key", b"", headers={REASON: text})
         with pytest.raises(jetsync.KeyNotFoundError):
             store.get("key")
         assert store.keys() == []
