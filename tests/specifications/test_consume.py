@@ -4,13 +4,14 @@ ADR-37, simplified consuming: one test for each clause, by its id.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 
 import pytest
 
 import jetsync
-from helpers.waiting import eventually, timed
+from helpers.waiting import at_some_pace, eventually, timed
 from jetsync.events import HeartbeatMissedEvent, PullStatusEvent
 from jetsync.testing import HookRecorder
 
@@ -748,6 +749,44 @@ class TestHeartbeats:
             fill(rig, 1)
             assert taken(messages, 1) == [b"0"]
             assert messages.error is None
+
+    @pytest.mark.clause("SC-92")
+    def test_whatever_arrives_restarts_the_timer(self, rig_on, rig):
+        """
+        Messages, heartbeats and other statuses each keep heartbeats from being missed.
+        """
+        rig.stream().create_consumer("worker")
+        sent = itertools.count()
+
+        def attempt(pace):
+            recorder = HookRecorder("jetsync_status")
+            watched = rig_on(None, plugins=[recorder])
+
+            def message():
+                fill(rig, 1, start=next(sent))
+
+            def status():
+                # It ends no pull.
+                watched.wire.say(watched.wire.published(PULLS)[-1].reply, "150 Note")
+
+            def missed():
+                return events_of(recorder, HeartbeatMissedEvent)
+
+            consumer = watched.js.consumer(rig.name, "worker")
+            with consumer.consume(heartbeat=0.5 * pace, expires=60) as messages:
+                assert messages.next(timeout=0.1) is None
+                for sends, drops in ((message, {100}), (status, {100}), (lambda: None, set())):
+                    watched.wire.drop_received = lambda frame, drops=drops: frame.status in drops
+                    # A heartbeat is missed after two intervals in which nothing arrives.
+                    for _ in range(5):
+                        sends()
+                        messages.next(timeout=0.4 * pace)
+                assert missed() == []
+                watched.wire.drop_received = lambda frame: frame.status == 100
+                eventually(lambda: messages.next(timeout=0.1) or missed(), 20)
+            assert len(pulls(watched)) == 1
+
+        at_some_pace(attempt)
 
     @pytest.mark.clause("SC-93", "SC-95", "SC-96", "SC-97", "SC-98", "SC-99")
     @everywhere
