@@ -703,7 +703,7 @@ class JetStream:
     def _named(self, stream: str) -> Stream:
         """Return the handle of a stream, without a request to the server."""
         config = StreamConfig(name=validate_name("stream", stream))
-        return Stream(self._context, StreamInfo(config=config))
+        return Stream(self._context, StreamInfo(config=config), is_looked_up=False)
 
     # Key-value buckets
 

@@ -91,25 +91,22 @@ class Stream:
     with the same errors as those of :class:`~jetsync.JetStream`.
     """
 
-    __slots__ = ("_context", "_info", "_name")
+    __slots__ = ("_context", "_info", "_is_looked_up", "_name")
 
     __reduce__ = refuse_copy
 
-    def __init__(self, context: Context, info: StreamInfo) -> None:
+    def __init__(self, context: Context, info: StreamInfo, *, is_looked_up: bool = True) -> None:
         self._context = context
         self._name = info.config.name or ""
         self._info = info
+        # Whether the server has sent the info.
+        self._is_looked_up = is_looked_up
 
     def __repr__(self) -> str:
         if not self._is_looked_up:
             return f"<Stream {self._name!r}>"
         state = self._info.state
         return f"<Stream {self._name!r} {state.messages} messages up to {state.last_seq}>"
-
-    @property
-    def _is_looked_up(self) -> bool:
-        """Whether the server has sent the stream's info."""
-        return self._info.created is not None
 
     @property
     def name(self) -> str:
@@ -158,14 +155,18 @@ class Stream:
         """
         context = self._context
         deadline = context.deadline(timeout)
-        self._info = _stream_admin.read_info(
+        info = _stream_admin.read_info(
             context,
             self._name,
             lambda send: send(context.deadline(None) if timeout is None else deadline),
             subjects_filter=subjects_filter,
             deleted_details=deleted_details,
         )
-        return self._info
+        return self._keep(info)
+
+    def _keep(self, info: StreamInfo) -> StreamInfo:
+        self._info, self._is_looked_up = info, True
+        return info
 
     def update(
         self,
@@ -211,8 +212,7 @@ class Stream:
                 f"the configuration is for stream {wanted.name!r}, not {self._name!r}",
                 argument="name",
             )
-        self._info = _stream_admin.update(self._context, wanted, deadline)
-        return self._info
+        return self._keep(_stream_admin.update(self._context, wanted, deadline))
 
     def delete(self, *, timeout: Seconds | None = None) -> None:
         """
@@ -888,7 +888,7 @@ class Stream:
         page_bytes = optional_number("max_bytes", max_bytes) or PAGE_BYTES
         wanted = None if subject is None else validate_filter(subject)
         check_stream(self._context, self._name, deadline)
-        known = self._info = self._current(deadline)
+        known = self._keep(self._current(deadline))
         if last is None:
             last = known.state.last_seq
         sizes = page_sizes(page_size, wanted)

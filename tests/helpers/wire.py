@@ -13,8 +13,8 @@ import threading
 
 import attrs
 
-from jetsync.testing._transport import matches
 from jetsync.values.headers import Headers
+from jetsync.values.subjects import overlap
 
 _WITH_PAYLOAD = {"PUB", "HPUB", "MSG", "HMSG"}
 
@@ -145,7 +145,7 @@ class Wire:
         sids = [
             frame.data.split()[-1]
             for frame in list(self.subscriptions)
-            if matches(frame.subject, subject)
+            if overlap(frame.subject, subject)
         ]
         lines = [f"NATS/1.0 {status}", *(f"{n}: {v}" for n, v in headers.items()), "", ""]
         block = "\r\n".join(lines).encode()
@@ -165,13 +165,13 @@ class Wire:
         """
         Return the messages that clients have sent to *subject*, wildcards allowed.
         """
-        return [f for f in list(self.sent) if f.verb == "PUB" and matches(subject, f.subject)]
+        return [f for f in list(self.sent) if f.verb == "PUB" and overlap(subject, f.subject)]
 
     def answers(self, subject=">"):
         """
         Return the messages that the server has sent to *subject*, wildcards allowed.
         """
-        return [f for f in list(self.received) if f.verb == "MSG" and matches(subject, f.subject)]
+        return [f for f in list(self.received) if f.verb == "MSG" and overlap(subject, f.subject)]
 
     def replies(self, request):
         """

@@ -20,8 +20,8 @@ ALLOWED = {
 }
 
 
-@pytest.fixture(scope="module")
-def connect():
+@pytest.fixture(scope="module", params=[pytest.param("2.10.26", marks=pytest.mark.versions), None])
+def connect(request):
     """
     A function that connects a user of a server with a stream of three messages and a consumer.
     """
@@ -36,7 +36,7 @@ def connect():
     users.append({"user": "admin", "password": "x"})
     config = {"authorization": {"timeout": 30, "users": users}}
     clients = []
-    with DevServer(config=config) as server:
+    with DevServer(request.param, config=config) as server:
 
         def connect(name):
             clients.append(jetsync.connect(server.url, user=name, password="x"))
@@ -56,6 +56,7 @@ class TestConsumer:
     `consumer(..., lookup=False)` needs no permission for the consumer's info.
     """
 
+    @pytest.mark.clause("SC-102")
     def test_a_user_who_may_only_pull(self, connect):
         """
         A user who may only pull and acknowledge reads every message in all ways.
@@ -117,6 +118,7 @@ class TestStream:
     `stream(..., lookup=False)` needs no permission for the stream's info.
     """
 
+    @pytest.mark.clause("DG-32")
     def test_a_user_who_may_read_one_subject_directly(self, connect):
         """
         Such a user reads the last message of the subject.
@@ -154,5 +156,7 @@ class TestStream:
         The handle does not claim that the stream is empty.
         """
         js = connect("admin").jetstream()
-        assert repr(js.stream(STREAM, lookup=False)) == "<Stream 'ORDERS'>"
-        assert "3 messages" in repr(js.stream(STREAM))
+        stream = js.stream(STREAM, lookup=False)
+        assert repr(stream) == "<Stream 'ORDERS'>"
+        stream.info()
+        assert "3 messages" in repr(stream)

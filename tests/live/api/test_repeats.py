@@ -12,7 +12,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually
-from jetsync._api import messages, repeats
+from jetsync._api import account, messages
 from jetsync.values.headers import Headers
 
 STREAM = {
@@ -137,10 +137,10 @@ def impatient(monkeypatch):
     """
     Take an answer for late after a moment.
     """
-    monkeypatch.setattr(repeats, "LATE", 0.05)
+    monkeypatch.setattr(account, "LATE", 0.05)
     monkeypatch.setattr(messages, "LATE", 0.05)
     # Otherwise, slow requests are sent again after half of their time.
-    monkeypatch.setattr(repeats, "SLOW_ENDPOINTS", ("none",))
+    monkeypatch.setattr(account, "SLOW_ENDPOINTS", ("none",))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -169,9 +169,9 @@ class TestLateAnswers:
         """
         The table of reads and the tests know the same requests.
         """
-        known = {start.rstrip(".") for start in repeats.READS}
+        known = {start.rstrip(".") for start in account.READS}
         assert known == READS.keys() - {"DIRECT.GET"}
-        assert not any(change.startswith(repeats.READS) for change in CHANGES)
+        assert not any(change.startswith(account.READS) for change in CHANGES)
 
     def test_late_duplicates(self, js, server, client, caplog):
         """

@@ -134,8 +134,8 @@ class TestDropped:
             assert stream.info().state.messages == 5
             assert len(events_of(recorder, PermissionDeniedEvent)) == 1
 
-    @pytest.mark.versions
-    @pytest.mark.parametrize("version", ["2.12.8", None])
+    @pytest.mark.clause("AB-37", "AB-39")
+    @pytest.mark.parametrize("version", [pytest.param("2.12.8", marks=pytest.mark.versions), None])
     @pytest.mark.parametrize("at_once", [True, False])
     def test_a_refused_batch_is_reported(self, version, at_once, unique):
         """
@@ -160,10 +160,33 @@ class TestDropped:
             with pytest.raises(jetsync.JetSyncError):
                 js.publish_batch(messages) if at_once else one_by_one()
             wanted = advisories.next(timeout=20).json()
+            assert wanted["type"] == "io.nats.jetstream.advisory.v1.stream_batch_abandoned"
             (event,) = eventually(lambda: events_of(recorder, BatchAbandonedEvent), timeout=20)
             assert event == BatchAbandonedEvent(
-                stream=unique, batch_id=wanted["batch"], reason=wanted["reason"]
+                stream=unique, batch_id=wanted["batch"], reason="large"
             )
+            assert payloads(stream) == []
+
+    @pytest.mark.clause("AB-41")
+    @pytest.mark.parametrize("version", [pytest.param("2.14.6", marks=pytest.mark.versions), None])
+    def test_a_batch_that_needs_another_api_level_is_reported(self, version, unique):
+        """
+        Plugins get an event with the reason ``unsupported`` if a message needs a newer server.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            DevServer(version) as server,
+            jetsync.connect(server.url, plugins=[recorder]) as client,
+        ):
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            needs = jetsync.OutboundMessage(
+                f"{unique}.A", b"2", {"Nats-Required-Api-Level": "1000"}
+            )
+            with pytest.raises(jetsync.JetSyncError):
+                js.publish_batch([(f"{unique}.A", b"1"), needs, (f"{unique}.A", b"3")])
+            (event,) = eventually(lambda: events_of(recorder, BatchAbandonedEvent), timeout=20)
+            assert (event.stream, event.reason) == (unique, "unsupported")
             assert payloads(stream) == []
 
     def test_a_batch_that_was_discarded_is_not_reported(self, nats_server, unique):

@@ -247,6 +247,7 @@ def values(messages):
     return [message.data for message in messages]
 
 
+@pytest.mark.clause("DG-79")
 def test_a_complete_mirror_answers_while_the_origin_of_a_cluster_is_down(monkeypatch, unique):
     """
     A complete mirror still serves reads if its origin does not answer, however long that lasts.
@@ -260,9 +261,12 @@ def test_a_complete_mirror_answers_while_the_origin_of_a_cluster_is_down(monkeyp
         mirror = js.create_stream(f"{unique}-M", mirror=source, mirror_direct=True, num_replicas=3)
         eventually(lambda: mirror.info().state.last_seq == 20, 20)
         origin = servers.wait_stream_leader(unique)
-        # A client of another server, which stays connected.
+        # The leader of the mirror is on another server, to which the client is connected. It answers,
+        # and continues to do so. Other replicas may not answer without their leader.
+        while (leader := servers.wait_stream_leader(mirror.name)) == origin:
+            client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{mirror.name}", b"", timeout=20)
         other = stack.enter_context(
-            jetsync.connect(servers.urls[origin - 1], ignore_discovered_servers=True)
+            jetsync.connect(servers.urls[leader], ignore_discovered_servers=True)
         )
         stream = other.jetstream().stream(unique, timeout=20)
 
