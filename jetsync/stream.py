@@ -345,9 +345,9 @@ class Stream:
         Args:
             name: The consumer.
             lookup: Ask the server for the consumer's info. With False, nothing is sent, so the user
-                needs no permission for that request. jetsync then takes the consumer for a pull
-                consumer with explicit acknowledgements and without priority groups. If there is no
-                such consumer, the first read says so.
+                needs no permission for that request, and ``cached_info`` has only the names.
+                jetsync then takes the consumer for a pull consumer with explicit acknowledgements
+                and without priority groups. If there is no such consumer, the first read says so.
             timeout: Seconds for the request.
 
         Raises:
@@ -356,7 +356,7 @@ class Stream:
         """
         if not lookup:
             config = ConsumerConfig(name=validate_name("consumer", name))
-            return self._consumer(ConsumerInfo(name=name, config=config))
+            return self._consumer(ConsumerInfo(stream_name=self._name, name=name, config=config))
         deadline = self._context.deadline(timeout)
         return self._consumer(_consumer_admin.info(self._context, self._name, name, deadline))
 

@@ -86,7 +86,7 @@ class TestConsumer:
 
     def test_nothing_is_sent(self, connect):
         """
-        Making the handles sends nothing, and a name that is not valid is refused.
+        Making the handles sends nothing, their info has the names, and invalid names are refused.
         """
         client = connect("puller")
         js = client.jetstream()
@@ -95,6 +95,8 @@ class TestConsumer:
         worker = stream.consumer(WORKER, lookup=False)
         assert client.statistics().bytes_out == before
         assert (stream.name, worker.name, worker.stream_name) == (STREAM, WORKER, STREAM)
+        info = worker.cached_info
+        assert (info.stream_name, info.name) == (STREAM, WORKER)
         for make in (
             lambda: js.stream("a.b", lookup=False),
             lambda: js.consumer(STREAM, "a b", lookup=False),
