@@ -57,7 +57,7 @@ class KnownStream:
 
 class StreamCache:
     """
-    The streams that were looked up on the current connection; thread-safe.
+    The streams that were looked up, each with the connection of its lookup; thread-safe.
     """
 
     __slots__ = ("_account_ref", "_failed", "_known", "_mirrors", "batch_limits")

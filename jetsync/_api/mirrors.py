@@ -40,7 +40,7 @@ Reading: TypeAlias = Literal["message", "last", "history"]
 # Seconds after which the configuration of a mirror is fetched again.
 TRUSTED_FOR: Final = 30.0
 
-# Seconds to wait for the configuration. If it cannot be fetched, the mirror may not answer.
+# Seconds to wait for both configurations. If one was never fetched, the mirror may not answer.
 ANSWER_WAIT: Final = 1.0
 
 # Errors of a request for the stream's info that say nothing about the stream.

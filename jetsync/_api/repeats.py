@@ -1,7 +1,7 @@
 """
 Requests that are sent again, because a change of leader leaves the first one without an answer.
 
-``Context.api`` sends requests again by itself if they only read. Direct gets are sent again, too.
+``Account.api`` sends requests again by itself if they only read. Direct gets are sent again, too.
 The functions here repeat whole calls.
 """
 

@@ -30,10 +30,10 @@ class Layout:
     name: str | None
     jetstream: bool
     store: Path | None
+    # Of these three, a user gives at most one. The others are empty.
     config: Mapping[str, Any]
     text: str
     file: Path | None
-    """More configuration, of which a user gives one kind."""
 
     def store_in(self, folder: Path) -> Path:
         """

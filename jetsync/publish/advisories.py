@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 # If the user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
 INTEREST: Final = b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*"
 
-
 # Batches whose advisories are expected at most. Servers allow as many open batches.
 KEPT: Final = 1000
 
