@@ -782,6 +782,15 @@ class TestFeatures:
         assert by_name["atomic_batch"].works
         assert by_name["atomic_batch"].why.startswith("before 2.12.5: ")
 
+    def test_the_version_that_mends_a_feature_is_not_marked(self):
+        """
+        The version from which a feature has no known faults is not marked.
+        """
+        by_name = {verdict.feature.name: verdict for verdict in verdicts("2.12.5", 3)}
+
+        assert by_name["atomic_batch"].works
+        assert not by_name["atomic_batch"].why
+
     def test_without_jetstream_nothing_works(self):
         """
         All features have the same reason.

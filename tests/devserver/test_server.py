@@ -18,7 +18,16 @@ import pytest
 
 from helpers.fake_server import HEARD, FakeServer, info
 from helpers.lacking import IS_LINUX
-from jetsync.devserver import DevServer, _binary, _config, _monitor, _ports, _process, find_server
+from jetsync.devserver import (
+    DevServer,
+    _binary,
+    _config,
+    _monitor,
+    _ports,
+    _process,
+    _ready,
+    find_server,
+)
 from jetsync.devserver._ports import PortReservation
 from jetsync.devserver._process import ServerProcess
 from jetsync.errors import DevServerError
@@ -210,6 +219,24 @@ class TestConfig:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         assert not _monitor.answers_requests(port)
+
+    @pytest.mark.parametrize(
+        ("answer", "healthy"),
+        [({"status": "ok"}, True), ({"status": "unavailable"}, False), ({"text": "?"}, False)],
+    )
+    def test_which_servers_are_healthy(self, monkeypatch, answer, healthy):
+        """A server whose JetStream is not ready says so, and is not healthy."""
+        monkeypatch.setattr(_monitor, "get_json", lambda *_, **__: answer)
+        assert _monitor.healthy(0) is healthy
+
+    @pytest.mark.parametrize("varz", [{}, {"version": "2.15.1"}])
+    def test_a_server_with_tls_first_is_known_by_its_monitoring_port(self, monkeypatch, varz):
+        """A server that sends no INFO is ready once its monitoring port answers."""
+        monkeypatch.setattr(_monitor, "read_info", lambda _: {})
+        monkeypatch.setattr(_monitor, "ask", lambda *_: varz)
+        found = {}
+        assert _ready._accepts(SimpleNamespace(port=0, http_port=0), found) is bool(varz)
+        assert found == varz
 
     def test_a_config_is_written_as_json_followed_by_its_text(self):
         """
