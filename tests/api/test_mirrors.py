@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from jetsync import StreamConfig, StreamSource, SubjectTransform
-from jetsync._api.mirrors import agrees
+from jetsync._api.known_streams import KnownStream
+from jetsync._api.mirrors import TRUSTED_FOR, agrees, known_answers
 
 ORIGIN = StreamConfig(
     name="S", max_age=60.0, max_msgs=1000, max_bytes=-1, max_msgs_per_subject=5, max_msg_size=-1
@@ -47,3 +50,23 @@ def test_which_mirrors_may_answer(config, answers):
         each for each in ("message", "last", "history") if agrees(mirror(**config), ORIGIN, each)
     ]
     assert " ".join(found) == answers
+
+
+@pytest.mark.parametrize("old", [(), ("M",), ("S",)])
+def test_known_mirrors_answer_until_a_configuration_is_old(old):
+    """A known mirror may answer while both configurations were fetched a short time ago."""
+    now = time.monotonic()
+    known = {
+        config.name: KnownStream(
+            name=config.name,
+            config=config,
+            level=1,
+            version=None,
+            epoch=1,
+            asked=now - 2 * TRUSTED_FOR if config.name in old else now,
+        )
+        for config in (mirror(), ORIGIN)
+    }
+    streams = SimpleNamespace(mirrors=lambda _: frozenset({"M"}), last=known.get)
+    found = known_answers(SimpleNamespace(streams=streams), "S", "history")
+    assert found == (frozenset() if old else {b"M"})
