@@ -282,14 +282,11 @@ class ConsumptionCore:
             # Its messages are complete.
             return
         closed = errors.ConnectionClosedError()
-        self.engine.fail(closed)
-        if self.lost is not None:
-            # The engine has the error of the lost consumer.
-            self._end(closed)
         if is_kept:
+            self.engine.fail(closed)
             self.drain()
             return
-        self.close()
+        self.fail(closed)
         if self.pool is not None:
             self.pool.give_back_parked()
 
@@ -370,8 +367,11 @@ class ConsumptionCore:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, and give back what was not taken."""
+        """End it with an error, unless it has ended with another, and give back what is left."""
         self.engine.fail(error)
+        if self.source is not None:
+            # The engine may have the error of a lost consumer, which is not that of the read.
+            self.reading.end(self.fault or error)
         self.close()
 
     # Driving and waiting.

@@ -5,6 +5,7 @@ Consumptions: options for tests of engines, and the events that plugins saw.
 from __future__ import annotations
 
 import jetsync
+from helpers.waiting import eventually
 from jetsync._proto.consume import ConsumeOptions
 
 
@@ -43,3 +44,18 @@ class RefusesOnce:
         if message.data == self.data:
             self.data = None
             raise OSError("refused")
+
+
+def lose_buffered(client, read, count):
+    """
+    Have an ordered read lose its consumer once *count* messages wait in its buffer.
+    """
+    core = read._core
+
+    def holds(done):
+        core.refill()
+        return done()
+
+    eventually(lambda: holds(lambda: len(core.buffer) == count))
+    client.reconnect()
+    eventually(lambda: holds(lambda: core.engine.error is not None))

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import jetsync
-from helpers.consuming import RefusesOnce
+from helpers.consuming import RefusesOnce, lose_buffered
 from helpers.domains import domain_link
 from helpers.interrupts import Interrupt
 from helpers.streams import change_creation, fill
@@ -402,8 +402,9 @@ class TestEnd:
         with pytest.raises(jetsync.HandleClosedError):
             ordered.fetch(1)
 
+    @pytest.mark.parametrize("lost", [False, True])
     @pytest.mark.parametrize("how", ["next", "loop"])
-    def test_a_message_that_a_plugin_refuses(self, nats_server, js, stream, how):
+    def test_a_message_that_a_plugin_refuses(self, nats_server, js, stream, how, lost):
         """
         A plugin's error ends the consumption, and the next read continues at its message.
         """
@@ -411,10 +412,13 @@ class TestEnd:
         with jetsync.connect(nats_server.url, plugins=[RefusesOnce(b"3")]) as client:
             ordered = client.jetstream().stream(stream.name).ordered_consumer()
             messages, got = ordered.consume(), []
+            if lost:
+                lose_buffered(client, messages, 8)
             taken = {"next": iter(lambda: messages.next(timeout=20), None), "loop": messages}
             with pytest.raises(jetsync.PluginError):
                 got.extend(int(message.data) for message in taken[how])
             assert messages.closed
+            assert isinstance(messages.error, jetsync.PluginError)
             assert list(messages) == []
             assert got == [0, 1, 2]
             assert fetched(ordered.fetch(5, expires=20)) == [3, 4, 5, 6, 7]
@@ -496,6 +500,21 @@ class TestEnd:
             else:
                 with pytest.raises(jetsync.ConnectionClosedError):
                     ordered.consume()
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_the_client_is_closed(self, nats_server, js, stream, lost):
+        """
+        A consumption says that the client is closed, also if its consumer was lost before.
+        """
+        fill(js, stream, 3)
+        with jetsync.connect(nats_server.url) as client:
+            messages = client.jetstream().stream(stream.name).ordered_consumer().consume()
+            assert messages.next(timeout=20)
+            if lost:
+                lose_buffered(client, messages, 2)
+        with pytest.raises(jetsync.ConnectionClosedError):
+            messages.next(timeout=20)
+        assert messages.error is None
 
     def test_the_client_drains(self, nats_server, js, stream):
         """

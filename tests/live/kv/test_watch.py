@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 import jetsync
-from helpers.consuming import RefusesOnce
+from helpers.consuming import RefusesOnce, lose_buffered
 from helpers.streams import change_creation
 from helpers.waiting import at_some_pace, blocked, eventually, timed
 from jetsync import KeyOperation
@@ -586,8 +586,9 @@ class TestTrouble:
             assert seen(first + rest) == [(f"k{number}", number + 1) for number in range(1500)]
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("how", ["next", "loop", "initial"])
-def test_an_entry_that_a_plugin_refuses(nats_server, kv, how):
+def test_an_entry_that_a_plugin_refuses(nats_server, kv, how, lost):
     """
     A plugin's error ends the watch after the entries before it, and skips none.
     """
@@ -595,6 +596,8 @@ def test_an_entry_that_a_plugin_refuses(nats_server, kv, how):
         kv.put(f"k{number}", b"%d" % number)
     with jetsync.connect(nats_server.url, plugins=[RefusesOnce(b"3")]) as client:
         watch, got = client.jetstream().key_value(kv.bucket).watch(), []
+        if lost:
+            lose_buffered(client, watch, 8)
         entries = {"next": iter(lambda: watch.next(timeout=20), None), "loop": watch}
         with pytest.raises(jetsync.PluginError):
             got.extend(entry.key for entry in entries.get(how) or watch.initial())
