@@ -29,7 +29,6 @@ from jetsync._base.fields import check_count
 from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
-from jetsync._base.turn import Turn
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.fetch import OrderedBatch
 from jetsync.consume.options import fetch_request, pull_options
@@ -182,15 +181,13 @@ class OrderedConsumer:
     """
 
     # Threads: any.
-    # Locks: the use turn, `_turn`, lets one use at a time begin, and protects `_user`. After that,
-    # only the open use changes the source.
+    # Locks: the use turn of the source lets one use at a time begin, and protects `_user`. After
+    # that, only the open use changes the source.
 
     __reduce__ = refuse_copy
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
-        # Taken while a use begins.
-        self._turn = Turn("another call on the ordered consumer")
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
         disown(source.context.lane.later, self, source)
 
@@ -416,7 +413,7 @@ class OrderedConsumer:
             self._user = weakref.ref(begun)
             return begun
 
-        user = self._turn.run(deadline, begin)
+        user = self._source.turn.run(deadline, begin)
         if closed.is_set():
             user.close()
             raise errors.HandleClosedError("ordered consumer")

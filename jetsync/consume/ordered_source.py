@@ -19,6 +19,7 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.integers import read_count
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
+from jetsync._base.turn import Turn
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.consume import PullLimits
@@ -123,8 +124,10 @@ class OrderedSource:
     """
     The server's consumer of an ordered consumer, replaced as often as necessary.
 
-    Threads: one at a time, which begins a use or takes messages. Any thread may set ``closed``.
-    Locks: none; the ordered consumer and its open use let in one call at a time.
+    Threads: one that begins a use or takes messages, and others whose uses another thread has just
+    closed. Any thread may set ``closed``.
+    Locks: the use turn, ``turn``, is that of the thread that begins a use, or that replaces the
+    consumer of an open one.
 
     Args:
         context: The context of its requests.
@@ -167,6 +170,8 @@ class OrderedSource:
         self.describe: Callable[[], ConsumerInfo]
         #: The connection that the consumer was created on.
         self.epoch: int = 0
+        #: Taken while a use begins, and while its consumer is replaced.
+        self.turn: Final = Turn("another call on the ordered consumer")
         self._max_attempts = max_attempts
         self._created = created
         # The same for the first consumer.
@@ -275,7 +280,7 @@ class OrderedSource:
         """
         Begin a use with a fresh consumer within the deadline, or raise why there is none.
 
-        With *verify*, the server is asked whether the consumer still exists.
+        Call it in the turn. With *verify*, the server is asked whether the consumer still exists.
         """
         deadline = UnlessSet(deadline.at, deadline.total, self.closed)
         # If another thread closed the last use, a call of that may still change its own place.
@@ -348,7 +353,7 @@ class OrderedSource:
             seconds = max(min(CREATE_TIMEOUT, until.remaining()), SHORTEST_CREATE)
             step = UnlessSet(time.monotonic() + seconds, seconds, over)
             try:
-                self.make(step)
+                is_made = self.turn.run(step, self._make_unless, over, step)
             except errors.JetSyncError as error:
                 if over.is_set():
                     return
@@ -358,9 +363,17 @@ class OrderedSource:
                 if cursor.failed() >= self._max_attempts >= 0:
                     raise errors.ResetAttemptsExceededError(self.stream, cursor.failures) from error
             else:
-                self._report_reset(before, reason, attempts)
+                if is_made:
+                    self._report_reset(before, reason, attempts)
                 return
             over.wait(min(cursor.pause(), until.remaining()))
+
+    def _make_unless(self, over: Latch, deadline: Deadline) -> bool:
+        """Create the next consumer, unless *over* is set: the next use may have one already."""
+        if over.is_set():
+            return False
+        self.make(deadline)
+        return True
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise if another stream has the name, or if the stream has lost what was read."""

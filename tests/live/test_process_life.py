@@ -746,14 +746,14 @@ class TestInterruptedReads:
         """
 
         def begin():
-            ordered._turn.run(Deadline.after(5), ordered._check_unused)
+            ordered._source.turn.run(Deadline.after(5), ordered._check_unused)
 
         with stream.ordered_consumer() as ordered:
             step, ended = 0, False
             while not ended:
                 step += 1
                 ended = interrupted_at(step, begin)
-                assert not is_locked(ordered._turn._lock), step
+                assert not is_locked(ordered._source.turn._lock), step
 
 
 def test_a_dropped_client_is_closed_at_once(nats_server, unique):

@@ -424,6 +424,63 @@ class TestEnd:
             assert fetched(ordered.fetch(5, expires=20)) == [3, 4, 5, 6, 7]
 
     @pytest.mark.parametrize("end", ["close", "drain"])
+    def test_ended_by_a_signal_handler_while_its_consumer_is_replaced(
+        self, stream, ordered, monkeypatch, end
+    ):
+        """
+        A signal handler may close or drain a consumption whose consumer is being replaced.
+        """
+        connect = ConsumptionCore._connect
+
+        def interrupted(core):
+            getattr(messages, end)()
+            connect(core)
+
+        monkeypatch.setattr(ConsumptionCore, "_connect", interrupted)
+        messages = ordered.consume()
+        stream.delete_consumer(ordered.name)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, messages)
+            try:
+                assert waiting.result(20) == []
+            finally:
+                messages.close()
+        assert messages.closed
+
+    def test_a_closed_use_replaces_no_consumer_of_the_next_one(
+        self, js, stream, ordered, monkeypatch
+    ):
+        """
+        A thread that was about to replace the consumer of a closed use leaves the next use alone.
+        """
+        cursor, main = ordered._source.cursor, threading.get_ident()
+        next_config, reached, go_on = cursor.next_config, threading.Event(), threading.Event()
+
+        def held_up(last):
+            if threading.get_ident() != main:
+                reached.set()
+                go_on.wait(20)
+            return next_config(last)
+
+        monkeypatch.setattr(cursor, "next_config", held_up)
+        first = ordered.consume()
+        with ThreadPoolExecutor(2) as pool:
+            old = pool.submit(list, first)
+            eventually(lambda: first._core.reading.taker is not None)
+            stream.delete_consumer(ordered.name)
+            assert reached.wait(20)
+            first.close()
+            # Before or after the next use has its consumer.
+            pool.submit(lambda: (go_on.wait(0.3), go_on.set()))
+            second = ordered.consume()
+            assert old.result(20) == []
+        fill(js, stream, 3)
+        got = [second.next(timeout=10) for _ in range(2)]
+        assert [message and int(message.data) for message in got] == [0, 1]
+        second.close()
+        assert fetched(ordered.fetch(1, expires=20)) == [2]
+
+    @pytest.mark.parametrize("end", ["close", "drain"])
     def test_ended_by_another_thread(self, ordered, end):
         """
         Closing or draining wakes a waiting thread, and its iteration ends.
