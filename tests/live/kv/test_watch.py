@@ -798,7 +798,8 @@ def test_no_call_in_a_forked_child_waits_for_entries_of_its_parent(nats_server, 
         [sys.executable, "-W", "ignore", "-c", FORK, nats_server.url, kv.bucket],
         capture_output=True,
         text=True,
-        timeout=20,
+        # On a busy machine, this took 15 seconds, most of them for imports.
+        timeout=60,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
