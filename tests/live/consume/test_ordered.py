@@ -110,24 +110,28 @@ class TestReset:
                     eventually(lambda: messages.next(timeout=0.1) is None and len(resets.seen) == 2)
                     fill(js, stream, 1, start=21)
                     assert take(messages, 1) == [21]
+                    stream.delete_consumer(ordered.name)
+                    fill(js, stream, 1, start=22)
+                    assert take(messages, 1) == [22]
                 assert ordered.next(0.1) is None
                 stream.delete_consumer(ordered.name)
                 with ordered.consume() as messages:
-                    fill(js, stream, 1, start=22)
-                    assert take(messages, 1) == [22]
-        names = [f"{stream.name}-R_{number}" for number in range(1, 6)]
+                    fill(js, stream, 1, start=23)
+                    assert take(messages, 1) == [23]
+        names = [f"{stream.name}-R_{number}" for number in range(1, 7)]
         assert [(event.before, event.consumer) for event in resets.seen] == list(
             itertools.pairwise(names)
         )
         assert [(event.reason, event.last_sequence) for event in resets.seen] == [
             ("gone", 20),
             ("reconnected", 21),
-            ("reused", 22),
             ("gone", 22),
+            ("reused", 23),
+            ("gone", 23),
         ]
         assert {event.stream for event in resets.seen} == {stream.name}
         assert all(event.attempts >= 1 for event in resets.seen)
-        assert resets.seen[2].attempts == 1
+        assert resets.seen[3].attempts == 1
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_a_deleted_ordered_consumer_is_replaced_on_every_server(
