@@ -4,6 +4,7 @@ Have the loop thread call something.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -45,5 +46,7 @@ class Reminder:
             pass  # The loop is closed.
         finally:
             if not scheduled:
-                # Also after Ctrl-C: one call too many does no harm, but one must come.
                 self.due = False
+                # After Ctrl-C, another thread may rely on this call. One too many does no harm.
+                with contextlib.suppress(RuntimeError):
+                    self._schedule()

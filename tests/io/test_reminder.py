@@ -34,15 +34,22 @@ class TestReminder:
         assert not reminder.due
 
     def test_ctrl_c(self):
-        """If Ctrl-C strikes while the call is scheduled, the next one who asks schedules it."""
+        """If Ctrl-C strikes while the call is scheduled, whoever asked meanwhile gets it anyway."""
+        scheduled = []
 
         def interrupt():
-            raise KeyboardInterrupt
+            scheduled.append("call")
+            if len(scheduled) == 1:
+                # Another thread, which does not schedule the call itself.
+                reminder.ask()
+                raise KeyboardInterrupt
 
         reminder = Reminder(interrupt)
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                reminder.ask()
+        with pytest.raises(KeyboardInterrupt):
+            reminder.ask()
+        assert (len(scheduled), reminder.due) == (2, False)
+        reminder.ask()
+        assert (len(scheduled), reminder.due) == (3, True)
 
     def test_a_closed_loop(self):
         """A loop that is closed makes no call, which is no error."""
