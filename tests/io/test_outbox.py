@@ -485,6 +485,47 @@ class TestPost:
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
+    def test_beyond_the_limit_a_post_waits_for_the_thread_that_sends(self, rig, monkeypatch):
+        """Posting threads wait while another thread is sending, and collect no more blocks."""
+        outbox, writes = rig.lane.outbox, []
+
+        def write(*arguments, **options):
+            writes.append(len(outbox.collected))
+            return type(outbox).write(outbox, *arguments, **options)
+
+        rig.stall()
+        monkeypatch.setattr(outbox, "write", write)
+        with outbox.write_lock:
+            assert Background(outbox.post, b"1" * (POST_LIMIT - 1), LONG).get() == 1
+            waiting = Background(outbox.post, b"2", LONG)
+            until(lambda: writes, "the write")
+            assert waiting.running
+        assert waiting.get() == 1
+        assert writes == [1]
+        assert rig.receive(POST_LIMIT) == b"1" * (POST_LIMIT - 1) + b"2"
+
+    def test_posts_after_a_loss_are_collected_again(self, rig):
+        """Blocks that were lost with their connection do not count on the next one."""
+
+        def post_and_lose():
+            rig.lane.post(b"1" * (POST_LIMIT - 1), 1.0)
+            rig.lane.detach()
+
+        rig.do(post_and_lose)
+        rig.connect()
+        rig.stall()
+        rig.lane.post(b"2", 1.0)
+        assert rig.nothing_more()
+
+    def test_a_wrong_size_is_corrected(self, rig):
+        """If two threads left a wrong size behind, posts are collected again after one write."""
+        rig.stall()
+        rig.lane.outbox._posted_size = POST_LIMIT
+        rig.lane.post(b"1", 1.0)
+        assert rig.receive(1) == b"1"
+        rig.lane.post(b"2", 1.0)
+        assert rig.nothing_more()
+
     def test_a_post_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
@@ -550,8 +591,9 @@ class TestPost:
         with rig.lane.outbox.write_lock:
             rig.lane.post(b"one", LONG)
             rig.lane.post_nowait(b"two")
+            rig.lane.post(bytes(POST_LIMIT), LONG)
         assert rig.lane.write(b"three", soon()) == 1
-        assert rig.receive(11) == b"onetwothree"
+        assert rig.receive(11 + POST_LIMIT) == b"onetwo" + bytes(POST_LIMIT) + b"three"
 
     def test_lost_with_the_connection(self, rig):
         """Blocks posted for one connection are not sent on the next."""
