@@ -585,6 +585,12 @@ class TestPost:
         assert idle.receive(OUT_LIMIT) == b"1" * OUT_LIMIT
         assert idle.nothing_more()
 
+    def test_a_closed_lane_keeps_no_blocks(self, idle):
+        """Once the lane is closed, it holds no blocks for a connection that never comes."""
+        idle.lane.post_nowait(b"1", keep=LONG)
+        idle.lane.close(ConnectionClosedError())
+        assert not idle.lane.outbox.collected
+
     def test_posts_in_a_signal_handler(self, rig):
         """In a signal handler that interrupted a write of its thread, posts never wait."""
         rig.stall()
