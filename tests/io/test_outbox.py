@@ -29,6 +29,7 @@ from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
+    ForkedProcessError,
 )
 
 
@@ -590,6 +591,14 @@ class TestPost:
         idle.lane.post_nowait(b"1", keep=LONG)
         idle.lane.close(ConnectionClosedError())
         assert not idle.lane.outbox.collected
+
+    def test_a_forked_child_holds_no_blocks_of_its_parent(self, idle):
+        """A forked child drops the blocks that its parent sends."""
+        idle.lane.post_nowait(b"1", keep=LONG)
+        idle.lane.after_fork()
+        assert not idle.lane.outbox.collected
+        with pytest.raises(ForkedProcessError):
+            idle.lane.post(b"2", LONG)
 
     def test_posts_in_a_signal_handler(self, rig):
         """In a signal handler that interrupted a write of its thread, posts never wait."""
