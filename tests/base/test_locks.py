@@ -416,6 +416,22 @@ class TestLatch:
         assert latch.is_set()
         assert latch.wait()
 
+    def test_set_while_a_wait_begins(self, monkeypatch):
+        """
+        If another thread sets it before the waiting thread is listed, that thread does not wait.
+        """
+
+        class Listed(list):
+            def append(self, signal):
+                latch.set()
+                super().append(signal)
+
+        latch = Latch()
+        monkeypatch.setattr(latch, "_waiting", Listed())
+        begin = time.monotonic()
+        assert latch.wait(10)
+        assert time.monotonic() - begin < 5
+
     def test_waits_in_steps(self, monkeypatch):
         """
         A long wait consists of short ones, so that Python can run signal handlers in between.
