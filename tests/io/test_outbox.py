@@ -486,6 +486,14 @@ class TestPost:
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
+    def test_a_post_without_room_until_the_deadline(self, idle):
+        """A post waits for room in the socket, like a write."""
+        idle.connect(buffer=8192)
+        idle.lane.write(bytes(OUT_LIMIT + (1 << 20)), soon())
+        with pytest.raises(DisconnectedError, match="does not accept more data"):
+            idle.lane.post(b"x", 0.01)
+        assert not idle.lane.outbox.collected
+
     def test_beyond_the_limit_a_post_waits_for_the_thread_that_sends(self, rig, monkeypatch):
         """Posting threads wait while another thread is sending, and collect no more blocks."""
         outbox, writes = rig.lane.outbox, []
