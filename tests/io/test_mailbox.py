@@ -41,6 +41,22 @@ class TestMailbox:
         assert box.ready
         assert box.take_lost() == 3
 
+    def test_into_another_mailbox(self):
+        """A frame for a mailbox that fills another one is put there, and wakes its owner."""
+        box = Mailbox()
+        answers = Mailbox(into=box)
+        answers.push(frame())
+        answers.wake()
+        assert box.signal.wait(0)
+        assert box.drain() == [frame()]
+
+    def test_sink(self):
+        """A sink gets the frames instead of the queue."""
+        taken = []
+        box = Mailbox(sink=taken.append)
+        box.push(frame())
+        assert (taken, box.ready) == ([frame()], False)
+
     def test_the_first_failure_of_a_mailbox_ends_every_later_wait(self):
         """The first failure is kept, and ends every later wait."""
         box = Mailbox()
