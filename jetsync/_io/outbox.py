@@ -543,7 +543,7 @@ class Outbox:
             self._out.clear()
             self.size = 0
             kept = [each for each in take_all(self.collected) if each[1]]
-            self.collected.extend(kept)
+            self.collected.extendleft(reversed(kept))
             self._posted_size = sum([len(block) for _, _, block in kept])
             is_lost = self._has_opened
             self.freeze()

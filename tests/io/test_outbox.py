@@ -586,6 +586,27 @@ class TestPost:
         assert rig.receive(len(sub) + 4) == sub + b"kept"
         assert rig.nothing_more()
 
+    def test_kept_blocks_stay_in_order(self, rig):
+        """A block that is posted while the connection is dropped follows those before it."""
+        posted = []
+
+        class Taken(collections.deque):
+            def popleft(self):
+                if not posted:
+                    # Another thread posts a block, while those before it are being taken.
+                    posted.append(b"two")
+                    rig.lane.post_nowait(b"two", keep=LONG)
+                return super().popleft()
+
+        def post_and_lose():
+            rig.lane.post_nowait(b"one", keep=LONG)
+            rig.lane.outbox.collected = Taken(rig.lane.outbox.collected)
+            rig.lane.detach()
+
+        rig.do(post_and_lose)
+        rig.connect()
+        assert rig.receive(6) == b"onetwo"
+
     def test_a_limit_for_kept_blocks(self, idle):
         """Without a connection, blocks are kept up to a limit, and the rest is dropped."""
         for _ in range(3):
