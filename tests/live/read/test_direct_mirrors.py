@@ -261,8 +261,8 @@ def test_a_complete_mirror_answers_while_the_origin_of_a_cluster_is_down(monkeyp
         mirror = js.create_stream(f"{unique}-M", mirror=source, mirror_direct=True, num_replicas=3)
         eventually(lambda: mirror.info().state.last_seq == 20, 20)
         origin = servers.wait_stream_leader(unique)
-        # The leader of the mirror is on another server, to which the client is connected. It answers,
-        # and continues to do so. Other replicas may not answer without their leader.
+        # The client is connected to the leader of the mirror, which is on another server, and so
+        # continues to answer. Other replicas may not answer without their leader.
         while (leader := servers.wait_stream_leader(mirror.name)) == origin:
             client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{mirror.name}", b"", timeout=20)
         other = stack.enter_context(
