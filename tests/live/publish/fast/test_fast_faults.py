@@ -149,6 +149,32 @@ class TestLostCommit:
             assert (publisher.ack.sequence, publisher.ack.size) == (1, 1)
 
 
+class TestNotSent:
+    @pytest.mark.parametrize("at", ["start", "commit"])
+    def test_a_message_that_was_not_sent_can_be_sent_again(self, js, unique, monkeypatch, at):
+        """
+        If the server accepts no data until the timeout, a later call sends the message.
+        """
+        stream = fast_stream(js, unique)
+        publisher = fast(js)
+        lane = publisher._link._lane
+
+        def refuse(*_arguments, **_options):
+            raise errors.DisconnectedError(reason="the server does not accept more data")
+
+        def attempt(call, data, *, fails):
+            if fails:
+                with monkeypatch.context() as patch:
+                    patch.setattr(lane, "write", refuse)
+                    with pytest.raises(errors.DisconnectedError):
+                        call(f"{unique}.a", data)
+            return call(f"{unique}.a", data)
+
+        assert attempt(publisher.add, b"0", fails=at == "start") == 1
+        attempt(publisher.commit, b"1", fails=at == "commit")
+        assert payloads(stream) == [b"0", b"1"]
+
+
 class TestInterruptedStart:
     def test_ctrl_c_before_the_first_answer_ends_the_batch(self, js, stream, monkeypatch):
         """
