@@ -541,7 +541,7 @@ class TestAbandoned:
         batch = watched.js.atomic_batch()
         with contextlib.suppress(jetsync.BatchIncompleteError):
             for number in range(4):
-                batch.add(rig("a"), bytes(5000) + b"%d" % number)
+                batch.add(rig("a"), bytes(70_000) + b"%d" % number)
         (event,) = eventually(
             lambda: [
                 call["event"]
