@@ -64,6 +64,9 @@ TICK: Final = 0.005
 # How often a thread sends what was collected while it was sending, before the loop has to.
 SENDS: Final = 8
 
+# In place of the moment after which a collected block is dropped: another thread has delegated it.
+DELEGATED: Final = -1.0
+
 PING: Final = b"PING\r\n"
 
 WOULD_BLOCK: Final = (
@@ -262,7 +265,7 @@ class Outbox:
         current = self.epoch
         if self.state is not _OPEN or self.size >= OUT_LIMIT or epoch not in {None, current}:
             return 0
-        entry = (current, 0.0, block)
+        entry = (current, DELEGATED, block)
         self.collected.append(entry)
         # The other thread clears the flag before it looks for blocks. If the flag is still set
         # now, it will find this block. If not, it may have looked before, so take the block back.
@@ -439,16 +442,18 @@ class Outbox:
         if self.state not in _CAN_SEND:
             return b""  # Not before the lane is open, because the subscriptions are sent first.
         self._posted_size = 0
-        blocks = []
+        posted: list[bytes | memoryview] = []
+        delegated: list[bytes | memoryview] = []
         if self.collected:
             current, now = self.epoch, time.monotonic()
             for epoch, until, block in take_all(self.collected):
                 if epoch == current or now <= until:
-                    blocks.append(block)
-        # After the blocks: a thread lists its ack before it delegates its next request.
+                    (delegated if until == DELEGATED else posted).append(block)
+        # Last, and in the middle: a handler acknowledges a message after it has posted others, and
+        # a thread lists its ack before it delegates its next request.
         if self.acks:
-            blocks.insert(0, frames.ack_block(take_all(self.acks), ACK))
-        return b"".join(blocks)
+            posted.append(frames.ack_block(take_all(self.acks), ACK))
+        return b"".join((*posted, *delegated))
 
     def _queue(self, rest: memoryview, sock: socket.socket) -> None:
         """Have the loop send *rest* once the socket has room; the write lock is held."""

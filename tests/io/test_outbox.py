@@ -683,6 +683,19 @@ class TestAcks:
         assert rig.receive(len(ONE + TWO) + 5) == ONE + TWO + b"block"
         release.set()
 
+    def test_a_post_is_sent_before_a_later_ack(self, rig):
+        """
+        A message that a handler posts is sent before the ack that follows.
+
+        If the connection is lost in between, the server delivers the acknowledged message again.
+        """
+        rig.stall()
+        rig.lane.post(b"post", 1.0)
+        rig.lane.ack(b"1", 1.0)
+        rig.lane.write(b"block", soon())
+        expected = b"post" + ONE + b"block"
+        assert rig.receive(len(expected)) == expected
+
     def test_a_wait_for_messages_sends_the_acks_first(self, rig):
         """A thread that begins to wait for messages sends the acks first."""
         rig.stall()
