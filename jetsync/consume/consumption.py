@@ -276,6 +276,9 @@ class Consumption(TakingStorage):
     def statistics(self) -> ConsumptionStatistics:
         """Return the current counters."""
         core = self._core
+        if core.pool is None and not core.reading.over.is_set():
+            # Messages may have arrived while no thread took any.
+            core.refill()
         engine = core.engine
         pulling = engine if isinstance(engine, ConsumeEngine) else None
         return ConsumptionStatistics(

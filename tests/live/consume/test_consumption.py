@@ -343,6 +343,18 @@ class TestEnd:
         with timed(0, 2), worker.consume() as messages:
             assert sorted(take(messages, 5)) == [5, 6, 7, 8, 9]
 
+    def test_statistics_count_messages_that_no_thread_has_asked_for(self, js, stream, worker):
+        """
+        statistics() counts the messages that have arrived, before and after the first one is taken.
+        """
+        with worker.consume() as messages:
+            fill(js, stream, 5)
+            eventually(lambda: messages.statistics().received == 5)
+            assert messages.statistics().buffered == 5
+            assert take(messages, 1) == [0]
+            fill(js, stream, 5, start=5)
+            eventually(lambda: messages.statistics().buffered == 9)
+
     def test_stop_discards(self, js, stream, worker):
         """
         close() after two of five messages ends the iteration.
