@@ -37,6 +37,7 @@ from jetsync.cli._output import (
     say,
     size,
 )
+from jetsync.cli._specifications import Coverage, coverage
 from jetsync.cli.plugins import describe
 from jetsync.errors import (
     ApiError,
@@ -82,6 +83,9 @@ class Report:
     servers: Servers = ()
     """All servers, if the user belongs to the system account."""
 
+    specifications: tuple[Coverage, ...] = ()
+    """What the server can do of each specification; empty if there is no JetStream."""
+
     @property
     def problems(self) -> list[str]:
         """
@@ -114,6 +118,7 @@ class Report:
             "api_level": self.level,
             "account": None if self.account is None else to_wire(self.account),
             "features": [verdict.as_json() for verdict in self.verdicts],
+            "specifications": [each.as_json() for each in self.specifications],
             **({"servers": [*starmap(_server_as_json, self.servers)]} if self.servers else {}),
         }
 
@@ -149,7 +154,8 @@ def doctor(
     The report begins with jetsync, whether its compiled core runs, Python, nats-py, the event loop,
     the kind of login and the plugins, also if there is no connection. It continues with the server,
     TLS, the round-trip time, the account and its limits, which features of JetStream work, and why
-    the others do not. Nothing is created on the server.
+    the others do not. It ends with the clauses of the specifications that the server cannot do.
+    Nothing is created on the server.
     The exit status is 1 if there is no connection or no JetStream, or if a feature that --require
     names does not work.
 
@@ -257,6 +263,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
             jetstream=jetstream,
             verdicts=verdicts(server.version, level, jetstream=jetstream),
             servers=servers,
+            specifications=coverage(server.version) if jetstream is None else (),
         )
 
 
@@ -358,3 +365,12 @@ def show(report: Report) -> None:
             for verdict in report.verdicts
         ),
     )
+    if report.specifications:
+        say()
+        print_table(
+            ("specification", "clauses", "note"),
+            (
+                (each.title, f"{each.works} of {each.clauses}", Styled(each.note, WARNING))
+                for each in report.specifications
+            ),
+        )

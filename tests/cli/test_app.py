@@ -29,7 +29,7 @@ from click.testing import CliRunner
 import jetsync
 from jetsync import cli, errors
 from jetsync._base import speedups
-from jetsync.cli import _features, _output, _suggestions, doctor
+from jetsync.cli import _features, _output, _specifications, _suggestions, doctor
 from jetsync.cli._app import COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import COMMAND, make_options
@@ -798,6 +798,74 @@ class TestFeatures:
         found = verdicts("2.15.1", 5, jetstream="off")
 
         assert {(verdict.works, verdict.why) for verdict in found} == {(False, "off")}
+
+    @pytest.mark.parametrize(
+        ("version", "works", "notes"),
+        [
+            ("2.9.0", [1, 21, 85, 2, 5], {"DG-78 (server 2.10, 2.11 only)"}),
+            ("2.10.26", [1, 21, 105, 33, 5], {"SC-70, SC-85 (server 2.11)"}),
+            ("2.11.11", [1, 21, 107, 74, 45], {"DG-58, DG-72 (server 2.12)"}),
+            ("2.12.0", [37, 21, 107, 75, 45], {"DG-78 (server 2.10, 2.11 only)"}),
+            ("2.12.1", [43, 21, 107, 75, 45], {"AB-35 (server 2.12.0 only)"}),
+            ("2.14.0-RC.1", [50, 72, 107, 75, 45], {"SC-69, SC-84 (no server)"}),
+            ("2.16.0", [50, 72, 107, 75, 45], {"SC-69, SC-84 (no server)"}),
+        ],
+    )
+    def test_clauses_of_each_server(self, version, works, notes):
+        """
+        Of each specification, a server can do the clauses of its version and of earlier ones.
+        """
+        found = _specifications.coverage(version)
+
+        assert [each.works for each in found] == works
+        shown = {part for each in found for part in each.note.removeprefix("not ").split("; ")}
+        assert notes <= shown
+
+    def test_the_newest_servers_lack_only_what_no_new_server_does(self):
+        """
+        From 2.14 on, the missing clauses are those of no server and those of old servers only.
+        """
+        found = _specifications.coverage("2.14.0")
+
+        assert {
+            servers for each in found for servers, _ in each.missing if not servers.endswith("only")
+        } == {"none"}
+        (fast,) = (each for each in found if each.title == "ADR-50, fast ingest")
+        assert (fast.missing, fast.note) == ((), "")
+
+    def test_missing_clauses_as_json(self):
+        """
+        The JSON has each id of a missing clause, and the servers that can do it.
+        """
+        found = _specifications.Coverage(
+            "ADR-0, sample", 9, (("2.14.0", "X-01, X-08 to X-10"), ("none", "X-12"))
+        )
+
+        assert found.note == "not X-01, X-08 to X-10 (server 2.14.0); X-12 (no server)"
+        assert found.as_json() == {
+            "specification": "ADR-0, sample",
+            "clauses": 9,
+            "works": 4,
+            "missing": [
+                {"clauses": ["X-01", "X-08", "X-09", "X-10"], "needs": "nats-server 2.14.0"},
+                {"clauses": ["X-12"], "needs": None},
+            ],
+        }
+
+    def test_the_page_shows_the_clauses_of_a_server(self):
+        """
+        The example of the documentation is what doctor prints about this version.
+        """
+        page = ROOT / "docs" / "command-line.md"
+        lines = re.findall(
+            r"^(ADR-\d+, .*?) {2,}(\d+ of \d+) +(.*)$", page.read_text("utf-8"), re.MULTILINE
+        )
+
+        assert lines == [
+            (each.title, f"{each.works} of {each.clauses}", each.note)
+            for each in _specifications.coverage("2.12.8")
+            if "fast" not in each.title
+        ]
 
     def test_missing_features(self):
         """

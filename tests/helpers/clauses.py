@@ -11,6 +11,7 @@ import ast
 import functools
 import re
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +25,25 @@ else:
 
 TESTS = Path(__file__).parents[1]
 PAGES = TESTS.parent / "docs" / "specifications"
+MODULE = TESTS.parent / "jetsync" / "cli" / "_clauses.py"
+"""What `jetsync doctor` reads instead of the data, which is not installed."""
+
+_MODULE_BEGIN = '''"""
+The clauses of each specification by the servers that can do them.
+
+`python tests/specifications --write` writes this file. Each server is the first version that can do
+the clauses, unless the text ends with `only`. The numbers also count the clauses that are about the
+client alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLAUSES: Final[Mapping[str, tuple[int, Mapping[str, str]]]] = {'''
 
 SPECIFICATIONS = {
     "AB": "atomic-batches",
@@ -74,6 +94,16 @@ class Clause:
     """The public names."""
     why: str = ""
     """Why jetsync does not do what the clause says."""
+
+    @property
+    def servers(self):
+        """
+        The servers that do it, without remarks: the first one, those that alone do it, or none.
+        """
+        if self.server.endswith(" only"):
+            return self.server
+        found = re.match(r"\d+(\.\d+)+", self.server)
+        return found[0] if found else "none"
 
     @property
     def first_version(self):
@@ -212,6 +242,60 @@ def pages():
     yield PAGES / "index.md", tables_of_index()
     for name in SPECIFICATIONS:
         yield page_of(name), tables_of(name)
+
+
+def module():
+    """
+    Return the text of :data:`MODULE`.
+    """
+    lines = []
+    for name in SPECIFICATIONS:
+        title, adr = re.fullmatch(r"(.*) \((.*)\)", title_of(name)).groups()
+        lines += [
+            f'    "{adr}, {title[0].lower()}{title[1:]}": (',
+            f"        {len(clauses_of(name))},",
+            "        {",
+        ]
+        for servers, ids in _by_servers(clauses_of(name)).items():
+            text = f'            "{servers}": "{_ranges(ids)}",'
+            if len(text) <= 100:
+                lines.append(text)
+                continue
+            parts = textwrap.wrap(_ranges(ids), 80, drop_whitespace=False, break_on_hyphens=False)
+            lines += [f'            "{servers}": (']
+            lines += [f'                "{part}"' for part in parts]
+            lines += ["            ),"]
+        lines += ["        },", "    ),"]
+    return "\n".join([_MODULE_BEGIN, *lines, "}", ""])
+
+
+def _by_servers(clauses):
+    """Return the ids of clauses by the servers that do them, the oldest servers first."""
+    found = {}
+    for clause in clauses:
+        if clause.server:
+            found.setdefault(clause.servers, []).append(clause.id)
+
+    def order(servers):
+        return servers == "none", [int(number) for number in re.findall(r"\d+", servers)], servers
+
+    return {servers: found[servers] for servers in sorted(found, key=order)}
+
+
+def _ranges(ids):
+    """Return ids as text, with three or more in a row as ``AB-01 to AB-07``."""
+    rows = []
+    for each in ids:
+        number = int(each.partition("-")[2])
+        if rows and number == rows[-1][-1][0] + 1:
+            rows[-1].append((number, each))
+        else:
+            rows.append([(number, each)])
+    parts = []
+    for row in rows:
+        names = [name for _, name in row]
+        parts += names if len(names) < 3 else [f"{names[0]} to {names[-1]}"]
+    return ", ".join(parts)
 
 
 def counts(clauses):

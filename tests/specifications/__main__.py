@@ -1,8 +1,8 @@
 """
 Report the clauses of the specifications by status and by server: ``tox run -e specifications``.
 
-``python tests/specifications --write`` renews the tables in ``docs/specifications``. Run it after a
-change of the data or of a mark.
+``python tests/specifications --write`` renews the tables in ``docs/specifications``, and what
+``jetsync doctor`` reads. Run it after a change of the data or of a mark.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # Found by the line above.
 from helpers.clauses import (
+    MODULE,
     SPECIFICATIONS,
     STATUSES,
     VERSIONS,
@@ -23,6 +24,7 @@ from helpers.clauses import (
     counts,
     holds_on,
     marked,
+    module,
     pages,
     with_tables,
 )
@@ -30,14 +32,15 @@ from helpers.clauses import (
 
 def main() -> int:
     """
-    Print the report, or write the pages.
+    Print the report, or write the pages and the module.
     """
     parser = argparse.ArgumentParser(prog="tests/specifications", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="renew the tables of the pages")
+    parser.add_argument("--write", action="store_true", help="renew what is generated")
     if parser.parse_args().write:
         for path, tables in pages():
             text = path.read_text("utf-8")
             path.write_text(with_tables(text, tables), "utf-8")
+        MODULE.write_text(module(), "utf-8")
         return 0
     report()
     return 0

@@ -1,5 +1,5 @@
 """
-The data of the clauses, the marks of tests and the pages say the same.
+The data of the clauses, the marks of tests, the pages and `jetsync doctor` say the same.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ import pytest
 
 import jetsync
 from helpers.clauses import (
+    MODULE,
     SPECIFICATIONS,
     STATUSES,
     all_clauses,
     clauses_of,
     marked,
+    module,
     pages,
     with_tables,
 )
@@ -106,3 +108,12 @@ def test_the_pages_are_current(path, tables):
     text = path.read_text("utf-8")
 
     assert text == with_tables(text, tables)
+
+
+def test_the_module_is_current():
+    """
+    The clauses that ``jetsync doctor`` knows are those of the data.
+
+    ``python tests/specifications --write`` renews them.
+    """
+    assert MODULE.read_text("utf-8") == module()

@@ -723,6 +723,7 @@ class TestDoctor:
         (problem,) = report["problems"]
         assert "JetStream" in problem
         assert {feature["why"] for feature in report["features"]} == {problem}
+        assert report["specifications"] == []
         assert not any(feature["works"] for feature in report["features"])
 
     def test_a_user_of_the_system_account_sees_all_servers(self, run):
@@ -754,6 +755,39 @@ class TestDoctor:
         assert {each["healthy"] for each in report["servers"]} == {True}
         assert "servers" not in other
         assert failed.exit_code == 1
+
+    @pytest.mark.parametrize(
+        ("version", "works", "note"),
+        [
+            *(
+                pytest.param(*case, marks=pytest.mark.versions, id=case[0])
+                for case in (
+                    ("2.10.26", [1, 21, 105, 33, 5], "not SC-70, SC-85 (server 2.11); SC-69"),
+                    ("2.11.11", [1, 21, 107, 74, 45], "not DG-58, DG-72 (server 2.12); DG-15"),
+                    ("2.12.8", [43, 21, 107, 75, 45], "AB-08 to AB-10, AB-12, AB-32"),
+                    ("2.14.6", [50, 72, 107, 75, 45], "not AB-35 (server 2.12.0 only)"),
+                )
+            ),
+            pytest.param(None, [50, 72, 107, 75, 45], "not SC-69, SC-84 (no server)", id="newest"),
+        ],
+    )
+    def test_the_clauses_that_a_server_cannot_do(
+        self, run, server_for, nats_server, version, works, note
+    ):
+        """
+        The report says for each specification which clauses the connected server cannot do.
+        """
+        server = server_for(version) if version else nats_server
+        output = checked(run("doctor", server.url))
+        found = json.loads(checked(run("doctor", server.url, "--json")))["specifications"]
+
+        assert [each["works"] for each in found] == works
+        shown = re.findall(r"^ADR-\d+, [a-z -]+?  +(\d+) of (\d+)", output, re.MULTILINE)
+        assert shown == [(str(each["works"]), str(each["clauses"])) for each in found]
+        assert note in output
+        for each in found:
+            missing = [name for group in each["missing"] for name in group["clauses"]]
+            assert each["clauses"] - each["works"] == len(set(missing)) == len(missing)
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
