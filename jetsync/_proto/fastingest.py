@@ -266,6 +266,9 @@ class FastIngest:
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None
+        # Whether a ping followed the commit. The answer to an earlier one does not say whether the
+        # commit has arrived.
+        self._commit_pinged = False
         # Copies of the commit that the server may have; 0 if it certainly has none.
         self._commits_out = 0
         # When the server is asked, unless something is sent or received before.
@@ -345,6 +348,7 @@ class FastIngest:
             self.subject = subject
             self.ledger.sent += 1
         self._commit_due = None
+        self._commit_pinged = False
         self._commits_out = 1
         self._ask_at = now + ACK_TIMEOUT
         return self._committed
@@ -377,8 +381,10 @@ class FastIngest:
         """Count a ping, and return its sequence: the last one that the server must have."""
         self.pings += 1
         # A commit does not count: it may be repeated.
-        is_commit = self.phase is Phase.COMMITTING
-        return self._committed - 1 if is_commit else self.ledger.sent
+        if self.phase is not Phase.COMMITTING:
+            return self.ledger.sent
+        self._commit_pinged = True
+        return self._committed - 1
 
     # Answers and failures.
 
@@ -509,7 +515,8 @@ class FastIngest:
             if op == OP_PING:
                 self._happened(Event.PING_ANSWERED)
                 self._ask_wait = FIRST_ASK_WAIT
-                if self.phase is Phase.COMMITTING and self._commit_due is None:
+                is_committing = self.phase is Phase.COMMITTING
+                if is_committing and self._commit_pinged and self._commit_due is None:
                     # The batch is still open, so the commit did not arrive. If its answer is in
                     # flight, another commit changes nothing.
                     self._commit_due = now

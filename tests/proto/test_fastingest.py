@@ -790,6 +790,18 @@ class TestCommit:
         talk.end(5)
         assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
 
+    def test_an_earlier_ping_does_not_repeat_the_commit(self):
+        """The answer to a ping that was sent before the commit does not repeat the commit."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        talk.engine.ping()
+        talk.engine.commit(NOW, "s.x")
+        talk.ack(0, 10, op=OP_PING)
+        assert talk.engine.poll(NOW) is None
+        assert talk.engine.next_timeout() == NOW + ACK_TIMEOUT
+        talk.end(5)
+        assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
+
     def test_answer_lost_and_batch_forgotten(self):
         """If the server no longer knows the batch, the outcome is unknown."""
         talk = Talk(open_with=10)
