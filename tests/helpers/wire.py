@@ -38,6 +38,8 @@ class WireFrame:
     header: bytes | None = None
     data: bytes = b""
     """The payload; for other verbs, the rest of the line."""
+    sid: str = ""
+    """The number of the subscription; only ``MSG`` has it."""
 
     @property
     def headers(self):
@@ -73,13 +75,12 @@ def read_frame(data):
     numbers = 2 if verb[0] == "H" else 1
     inner = int(words[-2]) if numbers == 2 else 0
     names = words[:-numbers]
-    if verb.endswith("MSG"):
-        # The subscription's number follows the subject.
-        del names[1]
+    # The subscription's number follows the subject.
+    sid = names.pop(1) if verb.endswith("MSG") else ""
     reply = names[1] if len(names) > 1 else ""
     header = body[:inner] if numbers == 2 else None
     return WireFrame(
-        verb.removeprefix("H"), names[0], reply, header, body[inner:]
+        verb.removeprefix("H"), names[0], reply, header, body[inner:], sid
     ), size + total + 2
 
 
