@@ -162,10 +162,11 @@ class ConsumptionCore:
         try:
             if not isinstance(self.engine, FetchEngine):
                 self.refill()
-            elif isinstance(self.feed, PullFeed) and not self.engine.is_ending:
-                # The request itself, not a copy: programs repeat the same fetch, and the JSON of a
-                # request is made once. Not in the turn, because no other thread knows this object.
-                self.feed.pull(self.engine.request)
+            else:
+                # In the turn, because a signal handler may drain it meanwhile.
+                self.reading.turn.attempt(self._send_request)
+                if self._draining:
+                    self.refill()
             if self.pool is not None:
                 self.pool.start()
         except BaseException:
@@ -173,6 +174,14 @@ class ConsumptionCore:
             # that have started would handle messages, and no caller could end them.
             self.close()
             raise
+
+    def _send_request(self) -> None:
+        """Send the first pull of a fetch."""
+        engine, feed = self.engine, self.feed
+        if isinstance(engine, FetchEngine) and isinstance(feed, PullFeed) and not engine.is_ending:
+            # The request itself, not a copy: programs repeat the same fetch, and the JSON of a
+            # request is made once.
+            feed.pull(engine.request)
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # At its end, the interpreter empties modules, but not the default of an argument.

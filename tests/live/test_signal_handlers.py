@@ -24,6 +24,7 @@ from helpers.lacking import needs_epoll
 from helpers.thorough import thorough_except
 from helpers.waiting import eventually
 from jetsync._base.deadline import FOREVER
+from jetsync._io.handles import list_of
 
 _FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
 STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "6"))
@@ -985,6 +986,28 @@ def test_a_handler_takes_the_items_that_the_interrupted_call_does_not(rig, name)
             got.append(number(take(found)))
         found.close()
         assert sorted(got) == [*range(count)]
+
+
+def test_a_fetch_that_is_drained_while_it_begins(js, unique):
+    """
+    A signal handler may drain a fetch at any step of the call that begins it.
+
+    `stop_on_signal` drains all reads of a client.
+    """
+    stream = js.create_stream(unique, subjects=[unique], storage="memory")
+    js.publish_many((unique, b"%d" % number) for number in range(10))
+    worker = stream.create_consumer()
+
+    def handler():
+        for each in list_of(js._context.connection.consumptions):
+            each.drain()
+
+    total = interrupts.steps_of(lambda: worker.fetch(1, no_wait=True).close())
+    for step in range(1, total + 1):
+        _, batch = interrupts.handled_at(step, lambda: worker.fetch(1, no_wait=True), handler)
+        assert len(list(batch)) <= 1, step
+        batch.close()
+    stream.delete()
 
 
 def test_a_handler_in_plain_code_may_make_every_call(rig):
