@@ -68,10 +68,11 @@ class Advisories(Mailbox):
         if found is None:
             return
         emit, reference = found
-        emit(BatchAbandonedEvent(stream=stream, batch_id=batch, reason=reason))
+        # First, so that a plugin that has the event finds the batch ended.
         attempt = reference()
         if attempt is not None:
             attempt.on_advisory(reason)
+        emit(BatchAbandonedEvent(stream=stream, batch_id=batch, reason=reason))
 
 
 def listen(

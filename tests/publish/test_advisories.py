@@ -118,6 +118,14 @@ def test_an_advisory_after_the_end_of_its_batch_is_reported(lane):
     assert events == [BatchAbandonedEvent(stream="S", batch_id="1", reason="timeout")]
 
 
+def test_the_batch_learns_of_its_end_before_plugins(lane):
+    """A plugin that has the event finds that the batch has ended."""
+    batch, seen = Batch("1"), []
+    listen(lane, batch, lambda event: seen.append(list(batch.reasons)))
+    receive(lane, b'{"stream":"S","batch":"1","reason":"timeout"}')
+    assert seen == [["timeout"]]
+
+
 def test_the_expected_advisories_are_bounded(lane):
     """Only the advisories of the newest batches are expected, so memory does not grow."""
     batches = [Batch(str(number)) for number in range(KEPT + 5)]
