@@ -94,7 +94,7 @@ class TestReconnect:
         rig.lane.ack(b"r", LONG)
         rig.lane.outbox.drop_connection(1)
         release.set()
-        assert rig.receive_all() == b"PUB r  4\r\n+ACK\r\nposted"
+        assert rig.receive_all() == b"postedPUB r  4\r\n+ACK\r\n"
 
     def test_an_earlier_connection_is_given_up(self, rig):
         """Giving up a connection that is gone does not affect the next one."""
