@@ -164,9 +164,7 @@ class ConsumptionCore:
                 self.refill()
             else:
                 # In the turn, because a signal handler may drain it meanwhile.
-                self.reading.turn.attempt(self._send_request)
-                if self._draining:
-                    self.refill()
+                self._attempt(self._send_request)
             if self.pool is not None:
                 self.pool.start()
         except BaseException:
@@ -457,8 +455,12 @@ class ConsumptionCore:
 
     def refill(self) -> bool:
         """Drive once, unless another thread drives; return whether this call did."""
+        return self._attempt(self._drive_once)
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Call *step* in the turn if it is free, and return whether it was."""
         # In a signal handler or a plugin, the interrupted call drives when it is back.
-        if not self.reading.turn.attempt(self._drive_once):
+        if not self.reading.turn.attempt(step):
             return False
         # As in `wait_for_frame`.
         if self.is_open and self._draining:
