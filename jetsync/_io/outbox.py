@@ -219,7 +219,9 @@ class Outbox:
             # Raised without the lock, which Python 3.10 could leave held.
             if gone is not None:
                 raise_failure(gone)
-            if not waiting(changed.wait, deadline.remaining()) and deadline.expired():
+            # Looked at before the wait: the loop thread, which cannot wait, makes writes whose time
+            # is over, and so may a signal handler.
+            if deadline.expired():
                 self._changed.forget(changed)
                 if self.state is LaneState.DOWN:
                     raise errors.DisconnectedError(
@@ -228,6 +230,8 @@ class Outbox:
                 raise errors.DisconnectedError(
                     timeout=deadline.total, reason="the server does not accept more data"
                 )
+            if not waiting(changed.wait, deadline.remaining()):
+                self._changed.forget(changed)
 
     def wait_open(self, deadline: Deadline) -> int:
         """Wait for a connection and for room, and return the epoch; raises as :meth:`write`."""

@@ -19,6 +19,7 @@ import pytest
 from helpers.interrupts import shows_holder
 from helpers.lacking import NO_EPOLL
 from jetsync._base.deadline import Deadline
+from jetsync._base.turn import waiting
 from jetsync._io.lane import Lane
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.websocket import WebSocket, load_aiohttp
@@ -94,7 +95,9 @@ class LaneOnLoop:
 
     def __init__(self, new_loop):
         self.loop = new_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        # In a wait, as that of a client, so that no call of the loop can wait.
+        run = (self.loop.run_forever,)
+        self.thread = threading.Thread(target=waiting, args=run, daemon=True)
         self.thread.start()
         self.foreign = []
         self.auto_detach = True

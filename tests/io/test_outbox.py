@@ -25,12 +25,14 @@ from jetsync._io.outbox import (
     SENDS,
     LaneState,
 )
+from jetsync._io.probe import Probe
 from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
     ForkedProcessError,
 )
+from jetsync.options import ConnectOptions
 
 
 class TestWrite:
@@ -174,6 +176,23 @@ class TestWrite:
         idle.connect()
         idle.lane.write(b"late", soon())
         assert idle.receive(4) == b"late"
+
+    def test_a_write_that_does_not_wait_in_the_loop_thread(self, idle):
+        """Without a connection or room, it raises DisconnectedError as in any other thread."""
+        with pytest.raises(DisconnectedError):
+            idle.do(idle.lane.write, b"x", soon(0.0))
+        idle.connect(buffer=8192)
+        idle.lane.write(b"1" * (OUT_LIMIT + (1 << 20)), soon())
+        with pytest.raises(DisconnectedError, match="does not accept more data"):
+            idle.do(idle.lane.write, b"x", soon(0.0))
+
+    def test_a_probe_without_room_for_its_ping(self, idle):
+        """A server that takes no more data and sends nothing counts as gone, too."""
+        idle.connect(buffer=8192)
+        idle.lane.write(b"1" * (OUT_LIMIT + (1 << 20)), soon())
+        options = ConnectOptions(ping_interval=0.02, max_outstanding_pings=2)
+        Probe(options).begin(idle.lane, None)
+        until(lambda: idle.lane.state is LaneState.DOWN, "the end of the connection")
 
     def test_down_until_the_replay(self, idle):
         """Until the subscriptions are written again, nothing is sent."""

@@ -32,6 +32,7 @@ from helpers.streams import fill
 from helpers.waiting import LATE, eventually
 from jetsync._base.deadline import Deadline
 from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 
 
 def run(script, *arguments, timeout=60.0):
@@ -779,6 +780,37 @@ def test_a_dropped_client_is_closed_at_once(nats_server, unique):
         assert eventually(lambda: ours() <= before)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("while_", ["waiting", "connecting"])
+@pytest.mark.parametrize("loop", ["asyncio", "auto"])
+def test_a_client_that_is_dropped_while_it_reconnects_leaves_nothing(nats_server, loop, while_):
+    """Its thread ends, and neither a connection nor a socket is left."""
+    with CutProxy(nats_server.url) as proxy:
+        wait = 60.0 if while_ == "waiting" else 0.0
+        options = {"loop": loop, "reconnect_wait": wait, "max_reconnect_wait": 60.0}
+        made = [jetsync.connect(proxy.url, **options)]
+        thread = made[0]._connection.session._bridge._thread
+        if while_ == "connecting":
+            # The next connection is accepted, and its server sends nothing until it is dropped.
+            proxy.pause("to_client")
+        proxy.cut()
+        eventually(lambda: not made[0].is_connected)
+        if while_ == "connecting":
+            assert proxy.wait_accepted(2)
+
+        def drop():
+            made.clear()
+            gc.collect()
+            proxy.resume()
+            thread.join(10)
+            # The sockets that nothing closes warn when they are collected.
+            gc.collect()
+
+        with pytest.warns(ResourceWarning) as warned:
+            drop()
+        assert [str(each.message).partition(" was")[0] for each in warned] == ["client"]
+        assert proxy.wait_open(0)
 
 
 # A client that is interrupted before its close has begun counts as dropped.
