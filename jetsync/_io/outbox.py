@@ -273,11 +273,15 @@ class Outbox:
         self.collected.append(entry)
         # The other thread clears the flag before it looks for blocks. If the flag is still set
         # now, it will find this block. If not, it may have looked before, so take the block back.
-        if not self._sending:
-            with contextlib.suppress(ValueError):  # It has taken the block.
-                self.collected.remove(entry)
-                return 0
-        return current
+        return 0 if not self._sending and self._take_back(entry) else current
+
+    def _take_back(self, entry: tuple[int, float, bytes | memoryview]) -> bool:
+        """Remove a collected block; return False if another thread has taken it."""
+        try:
+            self.collected.remove(entry)
+        except ValueError:
+            return False
+        return True
 
     def _why_gone(self, epoch: int | None, *, while_closing: bool) -> Exception | None:
         """
@@ -313,7 +317,9 @@ class Outbox:
             and (self._posted_size + len(block) < POST_LIMIT or self.writes_here())
         ):
             self._post(current, 0.0, block)
-            return current
+            # Checked after the block is listed. A client that closes sends what was listed before.
+            if self.reason is None or not self._take_back((current, 0.0, block)):
+                return current
         # This waits for a thread that is sending. Otherwise 8 threads that publish 64 KiB each time
         # collect 500 MB, because the sending thread gets the GIL too rarely.
         return self.write(block, Deadline.after(timeout), epoch, while_closing=while_closing)

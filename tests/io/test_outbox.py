@@ -554,6 +554,20 @@ class TestPost:
         rig.lane.post(b"2", 1.0)
         assert rig.nothing_more()
 
+    def test_a_post_that_the_client_overtakes_when_it_closes(self, rig, monkeypatch):
+        """If the client closes while a thread posts a block, it is sent, or the call raises."""
+        outbox = rig.lane.outbox
+        post = outbox._post
+
+        def late(*arguments):
+            rig.do(rig.lane.close, ConnectionClosedError())
+            post(*arguments)
+
+        monkeypatch.setattr(outbox, "_post", late)
+        with pytest.raises(ConnectionClosedError):
+            rig.lane.post(b"PUB a  1\r\nx\r\n", LONG)
+        assert not outbox.collected
+
     def test_a_post_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
         waiting = Background(idle.lane.post, b"x", LONG)
