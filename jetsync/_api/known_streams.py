@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class KnownStream:
     """
-    A stream as its leader described it.
+    A stream as its leader described it. Only ``asked`` changes.
     """
 
     name: str
@@ -46,6 +46,10 @@ class KnownStream:
 
     asked: float = attrs.field(factory=time.monotonic, eq=False)
     """When it was looked up, or did not answer, on the monotonic clock."""
+
+    def keep(self) -> None:
+        """Trust the configuration again, because the stream does not answer."""
+        self.asked = time.monotonic()
 
     def takes(self, subject: str) -> bool:
         """Return whether it stores messages to *subject*."""
@@ -169,10 +173,6 @@ class StreamCache:
     def last(self, name: str) -> KnownStream | None:
         """Return the stream called *name* as it was looked up last, on any connection."""
         return self._known.get(name)
-
-    def keep(self, known: KnownStream) -> None:
-        """Trust a configuration again, because the stream does not answer."""
-        self._known[known.name] = attrs.evolve(known, asked=time.monotonic())
 
     def mirrors(self, name: str) -> frozenset[str]:
         """Return the known mirrors of a stream, also from earlier connections."""

@@ -123,7 +123,7 @@ def _current(context: Context, name: str, deadline: Deadline) -> StreamConfig:
     except TRANSIENT:
         if last is None:
             raise
-        streams.keep(last)
+        last.keep()
         return last.config
 
 

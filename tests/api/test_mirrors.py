@@ -4,11 +4,15 @@ import datetime as dt
 import time
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
-from jetsync import StreamConfig, StreamSource, SubjectTransform
-from jetsync._api.known_streams import KnownStream
-from jetsync._api.mirrors import TRUSTED_FOR, agrees, known_answers
+from jetsync import StreamConfig, StreamSource, SubjectTransform, errors
+from jetsync._api.known_streams import KnownStream, StreamCache
+from jetsync._api.mirrors import TRUSTED_FOR, agrees, known_answers, may_answer
+from jetsync._base.deadline import Deadline
+from jetsync._io.outbox import LaneState
+from jetsync.values.codec import to_wire
 
 ORIGIN = StreamConfig(
     name="S", max_age=60.0, max_msgs=1000, max_bytes=-1, max_msgs_per_subject=5, max_msg_size=-1
@@ -70,3 +74,39 @@ def test_known_mirrors_answer_until_a_configuration_is_old(old):
     streams = SimpleNamespace(mirrors=lambda _: frozenset({"M"}), last=known.get)
     found = known_answers(SimpleNamespace(streams=streams), "S", "history")
     assert found == (frozenset() if old else {b"M"})
+
+
+class Server:
+    """An account whose server knows both streams. A request about the origin may fail."""
+
+    def __init__(self):
+        outbox = SimpleNamespace(state=LaneState.OPEN, epoch=1)
+        self.lane = SimpleNamespace(outbox=outbox, epoch=1)
+        self.configs = {config.name: to_wire(config) for config in (mirror(), ORIGIN)}
+        # Called while the next request about the origin fails.
+        self.meanwhile = None
+
+    def api(self, endpoint, body, deadline, *, stream):
+        if stream == "S" and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+            raise errors.RequestTimeoutError(endpoint, 1.0)
+        return {"config": self.configs[stream]}
+
+
+def test_a_failed_lookup_does_not_undo_that_of_another_thread(monkeypatch):
+    """If a stream does not answer, its last configuration counts; a newer one stays."""
+    server = Server()
+    streams = StreamCache(server)
+    context = SimpleNamespace(streams=streams)
+
+    def another_thread():
+        server.configs["S"] = to_wire(attrs.evolve(ORIGIN, max_age=120.0))
+        streams.named("S", Deadline.after(1), fresh=True)
+
+    assert may_answer(context, "M", "S", "history", Deadline.after(1))
+    monkeypatch.setattr("jetsync._api.mirrors.TRUSTED_FOR", -1.0)
+    server.meanwhile = another_thread
+    assert may_answer(context, "M", "S", "history", Deadline.after(1))
+    assert streams.last("S").config.max_age == 120.0
+    assert not may_answer(context, "M", "S", "history", Deadline.after(1))
