@@ -12,7 +12,7 @@ from jetsync._base.log import get_logger
 from jetsync.errors import CallInSignalHandlerError, ConflictingUseError
 
 if TYPE_CHECKING:
-    from collections import deque
+    from collections.abc import Iterable
 
     from jetsync._base.deadline import Deadline
 
@@ -79,7 +79,7 @@ class OpenHandles:
             consumption.after_fork()
 
 
-def list_of(handles: weakref.WeakSet[_H] | deque[_H]) -> list[_H]:
+def list_of(handles: Iterable[_H]) -> list[_H]:
     """Return the items of *handles*, though other threads may add more meanwhile."""
     while True:
         # list() fails if another thread changes the set meanwhile, or without the GIL the deque.

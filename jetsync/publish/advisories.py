@@ -11,15 +11,15 @@ also brings the advisories about batches of other clients, so queues of unparsed
 limits. Advisories are rare, and they are dropped unparsed while none is expected.
 
 The advisory of a batch that the server refuses may arrive after the refusal, when the batch is
-gone. So the last :data:`KEPT` batches that were not stored are remembered for it.
+gone. So the last batches that were not stored are remembered for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from jetsync._io.handles import list_of
 from jetsync._io.mailbox import Mailbox
 from jetsync.errors import ProtocolError
 from jetsync.events import BatchAbandonedEvent
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # If the user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
 INTEREST: Final = b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.*"
 
-# Batches whose advisories are expected at most. Servers allow as many open batches.
+# If more advisories are expected, those of the oldest batches that have ended are not any more.
 KEPT: Final = 1000
 
 
@@ -86,16 +86,22 @@ def listen(
     boxes = lane.subscriptions.client_wide
     box = boxes.get(INTEREST) or boxes.setdefault(INTEREST, Advisories(lane))
     assert isinstance(box, Advisories)
-    expected = box.expected
-    expected[attempt.known.name, attempt.id] = emit, weakref.ref(attempt)
-    while len(expected) > KEPT:
-        # Another thread may change it at the same moment.
-        with contextlib.suppress(RuntimeError, StopIteration):
-            expected.pop(next(iter(expected)), None)
+    box.expected[attempt.known.name, attempt.id] = emit, weakref.ref(attempt)
+    if len(box.expected) > KEPT:
+        _forget_oldest(box)
     if not box.is_subscribed:
         # If two threads do this, the server ignores the second line, which is the same.
         lane.post_nowait(lane.subscriptions.listen(box.sid, box))
         box.is_subscribed = True
+
+
+def _forget_oldest(box: Advisories) -> None:
+    """Expect no advisory about the oldest batch that has ended."""
+    for key, (_, reference) in list_of(box.expected.items()):
+        attempt = reference()
+        if attempt is None or not attempt.is_open:
+            box.expected.pop(key, None)
+            return
 
 
 def forget(lane: Lane, attempt: BatchAttempt) -> None:

@@ -125,7 +125,7 @@ class BatchAttempt:
 
     def on_advisory(self, reason: str) -> None:
         """Note an advisory; runs in the thread that reads the socket."""
-        if self._is_open:
+        if self.is_open:
             self._abandoned = reason
 
     def abandoned(self, deadline: Deadline) -> errors.JetSyncError | None:
@@ -135,7 +135,7 @@ class BatchAttempt:
         return self._cause(errors.BatchIncompleteError(stream=self.known.name), None, deadline)
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether this attempt is the current one, and has not ended."""
         return self.engine.ending is None and self.engine.batch_id == self.id
 
@@ -195,7 +195,7 @@ class BatchAttempt:
 
         Takes no lock that it would have to wait for.
         """
-        if not self._is_open or self._outbox.reason is not None:
+        if not self.is_open or self._outbox.reason is not None:
             return False
         self.discard()
         return True

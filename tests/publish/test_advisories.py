@@ -36,6 +36,7 @@ class Batch:
         self.id = batch_id
         self.known = SimpleNamespace(name=stream)
         self.reasons = []
+        self.is_open = False
 
     def on_advisory(self, reason):
         self.reasons.append(reason)
@@ -132,6 +133,15 @@ def test_the_expected_advisories_are_bounded(lane):
     expect(lane, *batches)
     expected = lane.client_wide[INTEREST].expected
     assert list(expected) == [("S", str(number)) for number in range(5, KEPT + 5)]
+
+
+def test_the_advisory_of_an_open_batch_is_expected_however_many_others_end(lane):
+    """An open batch gets its advisory, also if more batches than are remembered end meanwhile."""
+    opened = Batch("open")
+    opened.is_open = True
+    expect(lane, opened, *(Batch(str(number)) for number in range(KEPT + 5)))
+    receive(lane, b'{"stream":"S","batch":"open","reason":"timeout"}')
+    assert opened.reasons == ["timeout"]
 
 
 def test_a_batch_that_nobody_expects_can_be_forgotten(lane):
