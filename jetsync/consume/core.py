@@ -138,6 +138,9 @@ class ConsumptionCore:
         self.take_first: Callable[[], Frame] = self.engine.take_first
         # The same for a loop, see `one_by_one`.
         self.oldest: Iterator[Frame] = one_by_one(deque.popleft, self.engine.buffer)
+        # What an ordered consumption has taken and not returned yet. If Ctrl-C interrupts a call,
+        # the next one returns it.
+        self.taken: Frame | None = None
         # The number of buffered messages at which something may have to be sent. In a list, because
         # the compiled `__next__` of a consumption keeps the list.
         self.low: list[int] = [-1]
@@ -311,6 +314,7 @@ class ConsumptionCore:
         self.engine.after_fork(errors.ForkedProcessError())
         self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
         self.oldest = one_by_one(deque.popleft, self.engine.buffer)
+        self.taken = None
         # No compiled `__next__` takes anything from the deque that was replaced.
         self.low[0], self.low = sys.maxsize, [-1]
         self.is_open = False
@@ -322,8 +326,7 @@ class ConsumptionCore:
 
     def put_back(self, frame: Frame, error: BaseException) -> None:
         """Put back a message that was taken and not returned, unless a plugin has refused it."""
-        # The next read of an ordered consumer gets what a closed one has not handed out.
-        if not (isinstance(error, PluginError) or (self.source is not None and self.closing)):
+        if not isinstance(error, PluginError):
             self.engine.put_back(frame)
 
     def take_now(self) -> Frame | None:

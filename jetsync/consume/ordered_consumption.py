@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
     from jetsync.consume.ordered_source import OrderedSource
-    from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["OrderedConsumption"]
@@ -157,13 +156,14 @@ class OrderedConsumption:
                 break
         except IndexError:
             raise reading.conflict() from None
-        frame: Frame | None = None
         try:
             reading.taker = get_ident()
+            # The next read of the ordered consumer gets what a closed one has not handed out.
+            frame = None if core.closing else core.taken
             while frame is None:
                 try:
                     for oldest in core.oldest:
-                        frame = oldest
+                        frame = core.taken = oldest
                         break
                 except IndexError:
                     pass
@@ -174,11 +174,8 @@ class OrderedConsumption:
             message = core.make_taken(frame)
             # Nothing is called from here to the return, so that no signal handler runs.
             place[:] = frame[1], place[1] + 1
+            core.taken = None
             return message
-        except BaseException as error:
-            if frame is not None:
-                core.put_back(frame, error)
-            raise
         finally:
             reading.taker = None
             reading.free += ENTRY

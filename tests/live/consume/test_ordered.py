@@ -8,6 +8,7 @@ import contextlib
 import datetime as dt
 import itertools
 import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -55,6 +56,22 @@ class Resets:
     def jetsync_status(self, event):
         if isinstance(event, jetsync.OrderedResetEvent):
             self.seen.append(event)
+
+
+class HoldsUp:
+    """
+    A plugin that holds up the first call that takes a message with a payload.
+    """
+
+    def __init__(self, data):
+        self.data = data
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    @jetsync.hookimpl
+    def jetsync_message_received(self, message):
+        if message.data == self.data and not self.reached.is_set():
+            self.reached.set()
+            self.go_on.wait(20)
 
 
 @pytest.fixture
@@ -302,6 +319,35 @@ class TestReset:
         js.publish(f"{stream.name}.a", b"3")
         assert take(messages, 1) == [3]
 
+    @pytest.mark.parametrize("how", ["next", "loop"])
+    def test_a_second_ctrl_c_right_after_the_first_one_loses_no_message(
+        self, js, stream, ordered, monkeypatch, how
+    ):
+        """
+        The next call returns the message of a call that was interrupted twice.
+        """
+        fill(js, stream, 3)
+        messages = ordered.consume()
+        assert take(messages, 1) == [0]
+
+        def again(frame, event, _):
+            if event == "call" and frame.f_globals["__name__"].startswith("jetsync."):
+                raise KeyboardInterrupt
+
+        def interrupted(*_):
+            sys.setprofile(again)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ConsumptionCore, "make_taken", interrupted)
+            try:
+                next(messages) if how == "loop" else messages.next(timeout=20)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+        assert take(messages, 2) == [1, 2]
+
 
 class TestEnd:
     def test_the_stream_is_missing(self, js, stream):
@@ -483,6 +529,27 @@ class TestEnd:
         assert [message and int(message.data) for message in got] == [0, 1]
         second.close()
         assert fetched(ordered.fetch(1, expires=20)) == [2]
+
+    def test_a_call_of_a_closed_use_changes_no_place_of_the_next_one(self, nats_server, js, stream):
+        """
+        A thread that is still taking a message of a closed use does not move the next use.
+        """
+        fill(js, stream, 4)
+        plugin = HoldsUp(b"1")
+        with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
+            ordered = client.jetstream().stream(stream.name).ordered_consumer()
+            first = ordered.consume()
+            assert take(first, 1) == [0]
+            with ThreadPoolExecutor(1) as pool:
+                old = pool.submit(take, first, 1)
+                assert plugin.reached.wait(20)
+                first.close()
+                with ordered.consume() as second:
+                    assert take(second, 2) == [1, 2]
+                    plugin.go_on.set()
+                    assert old.result(20) == [1]
+                    assert (second.received, ordered.statistics().last_sequence) == (2, 3)
+            assert fetched(ordered.fetch(1, expires=20)) == [3]
 
     @pytest.mark.parametrize("end", ["close", "drain"])
     def test_ended_by_another_thread(self, ordered, end):
