@@ -499,6 +499,16 @@ class TestNoWait:
         assert rig.status("404 No Messages") is PullOutcome.ENDED
         assert rig.engine.is_ending
 
+    def test_the_next_consumer_gets_as_many_pulls(self):
+        """If an ordered consumer is replaced, the pulls of the last one do not count."""
+        rig = self.rig(ordered=True)
+        rig.status("404 No Messages")
+        assert rig.send().expires == SECOND_PULL
+        rig.engine.restart(PullEngine(b"_INBOX.d", Origin("S", "D")), rig.clock())
+        assert rig.send().expires == 0.0
+        assert rig.status("404 No Messages") is PullOutcome.RETRIED
+        assert rig.send().expires == SECOND_PULL
+
     def test_the_same_pull_after_a_temporary_status(self):
         """A temporary status does not use up a pull."""
         rig = self.rig()

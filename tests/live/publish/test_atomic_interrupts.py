@@ -244,12 +244,12 @@ class TestCtrlC:
             yield client.jetstream()
 
     @staticmethod
-    def begun(js, *messages):
+    def begun(js, *messages, ack_every=0):
         """
         Return a batch with these messages. An interrupt of an earlier write drops the connection.
         """
         while True:
-            batch = js.atomic_batch()
+            batch = js.atomic_batch(ack_every=ack_every)
             try:
                 for message in messages:
                     batch.add(*message)
@@ -280,15 +280,15 @@ class TestCtrlC:
         assert batch.ack.size == 2
         assert bool(closed) is (size > 1)
 
-    @pytest.mark.parametrize("size", [1, MOST_STAGED_BYTES])
-    def test_an_add_after_an_interrupted_one(self, far, stream, size):
+    @pytest.mark.parametrize(("size", "ack_every"), [(1, 0), (MOST_STAGED_BYTES, 0), (1, 2)])
+    def test_an_add_after_an_interrupted_one(self, far, stream, size, ack_every):
         """
         The messages that are added after Ctrl-C have the next numbers of the batch.
         """
         subject, step, ended = f"{stream.name}.A", 0, False
         while not ended:
             step += 1
-            batch = self.begun(far, (subject, b"1"))
+            batch = self.begun(far, (subject, b"1"), ack_every=ack_every)
             ended = interrupted_at(step, lambda: batch.add(subject, bytes(size)))  # noqa: B023
             with contextlib.suppress(jetsync.ConnectionLostError, jetsync.BatchClosedError):
                 batch.add(subject, b"2")
