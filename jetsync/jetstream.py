@@ -10,10 +10,10 @@ import attrs
 
 from jetsync import errors
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of, pages
+from jetsync._api.lists import pages
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
-from jetsync._base.fields import check_count, check_function
+from jetsync._base.fields import check_count, check_function, config_of
 from jetsync._base.iterations import Iteration
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy

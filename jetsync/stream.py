@@ -11,9 +11,9 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
+from jetsync._api.lists import pages
 from jetsync._api.repeats import connected
-from jetsync._api.requests import config_of, pages
-from jetsync._base.fields import aware, check_exclusive, whole_number
+from jetsync._base.fields import aware, check_exclusive, config_of, whole_number
 from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy

@@ -55,7 +55,7 @@ ROOMS = {
     "_api": """
 consumers
 messages streams
-mirrors repeats requests
+lists mirrors repeats
 context
 known_streams
 account strays

@@ -15,7 +15,6 @@ PACKAGE = TESTS.parent / "jetsync"
 COVERED_BY = {
     "test_errors.py": "errors/*",
     "test_hooks_contract.py": "hookspecs",
-    "values/test_codec.py": "_base/fields",
     "live/test_usage.py": "_base/pickling",
     "values/test_stream_config.py": "values/stream_info values/server_versions",
     "values/test_consumer_config.py": "values/consumer_info",

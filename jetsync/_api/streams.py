@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync import errors
-from jetsync._api.requests import Progress
+from jetsync._api.lists import Progress
 from jetsync._base.integers import read_count
 from jetsync.values.codec import from_wire, parse_time, to_wire
 from jetsync.values.server_versions import STREAM_NEEDS, check_reply, explain_refusal

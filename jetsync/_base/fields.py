@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
 
 _C = TypeVar("_C", bound="Choice")
+_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 # Servers keep most numbers in 64 bits with a sign.
 LARGEST_COUNT: Final = (1 << 63) - 1
@@ -310,3 +311,42 @@ def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str
             near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
             raise InvalidTypeError(f"{what} has no argument {name!r}; {hint}", argument=name)
+
+
+def config_of(
+    cls: type[_Config],
+    given: str | _Config,
+    fields: Mapping[str, Any],
+    what: str,
+    *,
+    key: str = "name",
+) -> _Config:
+    """
+    Return the configuration given to a call as a name or an object, with keywords that override it.
+
+    An object is copied, never changed.
+
+    Args:
+        cls: The class of the configuration.
+        given: The first argument of the call: the value of the field *key*, or an object.
+        fields: The keywords.
+        what: The public call, for the error.
+        key: The field that holds the name.
+
+    Raises:
+        InvalidTypeError: *given* is neither, a field is unknown, or a value has a wrong type.
+        InvalidArgumentError: A value is out of range.
+    """
+    check_fields(cls, fields, what)
+    if isinstance(given, cls):
+        # mypy knows evolve only for concrete classes.
+        return cast("_Config", attrs.evolve(cast("Any", given), **fields))
+    if not isinstance(given, str):
+        raise InvalidTypeError(
+            f"{what} takes a name or a {cls.__name__}, not {type(given).__name__}", argument=key
+        )
+    if key in fields:
+        raise InvalidTypeError(
+            f"{what} was given {key} twice: as the first argument and as a keyword", argument=key
+        )
+    return cls(**{key: given}, **fields)

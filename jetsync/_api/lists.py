@@ -1,25 +1,20 @@
 """
-What management calls share: configurations given as objects or keywords, numbers, and lists.
+Read the lists of the JetStream API, page by page.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
-from jetsync._base.fields import check_fields
 from jetsync._base.integers import read_count
 from jetsync._base.log import get_logger
-from jetsync.errors import InvalidTypeError, ProtocolError
+from jetsync.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-
-_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 _logger = get_logger("jetsync.management")
 
@@ -67,45 +62,6 @@ class Progress:
         else:
             return
         raise ProtocolError(f"the server does not end the list {self._endpoint}: {reason}")
-
-
-def config_of(
-    cls: type[_Config],
-    given: str | _Config,
-    fields: Mapping[str, Any],
-    what: str,
-    *,
-    key: str = "name",
-) -> _Config:
-    """
-    Return the configuration given to a call as a name or an object, with keywords that override it.
-
-    An object is copied, never changed.
-
-    Args:
-        cls: The class of the configuration.
-        given: The first argument of the call: the value of the field *key*, or an object.
-        fields: The keywords.
-        what: The public call, for the error.
-        key: The field that holds the name.
-
-    Raises:
-        InvalidTypeError: *given* is neither, a field is unknown, or a value has a wrong type.
-        InvalidArgumentError: A value is out of range.
-    """
-    check_fields(cls, fields, what)
-    if isinstance(given, cls):
-        # mypy knows evolve only for concrete classes.
-        return cast("_Config", attrs.evolve(cast("Any", given), **fields))
-    if not isinstance(given, str):
-        raise InvalidTypeError(
-            f"{what} takes a name or a {cls.__name__}, not {type(given).__name__}", argument=key
-        )
-    if key in fields:
-        raise InvalidTypeError(
-            f"{what} was given {key} twice: as the first argument and as a keyword", argument=key
-        )
-    return cls(**{key: given}, **fields)
 
 
 def pages(
