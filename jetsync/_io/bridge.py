@@ -36,7 +36,7 @@ import anyio.from_thread
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Signal, keep_interrupts
+from jetsync._base.locks import Latch, Signal, keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._base.reprs import tolerant_repr
 from jetsync._base.turn import waiting
@@ -133,10 +133,10 @@ class Bridge:
         call = _Call(function, args)
         try:
             waiting(self._run_call, call, deadline)
-            if not call.is_over:
+            if not call.over.is_set():
                 raise errors.WaitTimeoutError("the background thread's answer", deadline.total)
         finally:
-            if not call.is_over:
+            if not call.over.is_set():
                 # Also after Ctrl-C, the coroutine must not run on without a caller.
                 self._call_soon(self._cancel, call)
         if call.error is not None:
@@ -145,9 +145,9 @@ class Bridge:
         return result
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Run a coroutine function in the loop without waiting for it; any thread."""
+        """Run a coroutine function in the loop, and log its error; any thread, never waits."""
         if not self.forked:
-            self._begin_soon(_Call(function, args))
+            self._begin_soon(_Call(_logged, (function, *args)))
 
     def stop(self, timeout: float) -> None:
         """
@@ -168,7 +168,7 @@ class Bridge:
     def _run_call(self, call: _Call, deadline: Deadline) -> None:
         """Begin *call*, and wait until it has ended."""
         self._begin_soon(call)
-        call.signal.wait(deadline.remaining())
+        call.over.wait(deadline.remaining())
 
     def _begin_soon(self, call: _Call) -> None:
         self._calls.add(call)
@@ -188,7 +188,7 @@ class Bridge:
         for call in [call for call in list(self._calls) if call.task is None]:
             self._calls.discard(call)
             call.error = call.error or errors.ConnectionClosedError()
-            call.end()
+            call.over.set()
 
     # The loop thread.
 
@@ -211,7 +211,7 @@ class Bridge:
             # The task is dropped in this thread. In the caller's, Ctrl-C could strike while asyncio
             # cleans the task up, and would be lost.
             call.task = None
-            call.end()
+            call.over.set()
 
     def _cancel(self, call: _Call) -> None:
         if call.task is None:
@@ -284,21 +284,16 @@ class _Call:
     Locks: none; the loop sets the results before it wakes the caller.
     """
 
-    __slots__ = ("arguments", "error", "function", "is_over", "result", "signal", "task")
+    __slots__ = ("arguments", "error", "function", "over", "result", "task")
 
     def __init__(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
         self.function = function
         self.arguments = arguments
-        self.signal = Signal()
+        # Set when it has ended.
+        self.over = Latch()
         self.task: asyncio.Task[None] | None = None
-        self.is_over = False
         self.result: Any = None
         self.error: Exception | None = None
-
-    def end(self) -> None:
-        """Wake the caller."""
-        self.is_over = True
-        self.signal.set()
 
 
 def choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
@@ -336,6 +331,14 @@ def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     _log.error(
         "bridge.loop_error", message=context.get("message"), exc_info=context.get("exception")
     )
+
+
+async def _logged(function: Callable[..., Awaitable[object]], *args: Any) -> None:
+    """Log the error of a coroutine function, because no caller waits for it."""
+    try:
+        await function(*args)
+    except Exception as error:  # noqa: BLE001 - logged in place of being raised
+        _log.error("bridge.loop_error", message="a call without a caller failed", exc_info=error)
 
 
 def _close_at_exit() -> None:

@@ -16,7 +16,7 @@ import pytest
 from helpers.interrupts import interrupted_at
 from helpers.waiting import eventually
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Signal
+from jetsync._base.locks import Latch, Signal
 from jetsync._io import bridge as _bridge
 from jetsync._io.bridge import EXIT_BUDGET, Bridge
 from jetsync.errors import (
@@ -250,19 +250,19 @@ class TestCall:
         """A caller that is interrupted cancels its coroutine."""
         endless = Endless()
 
-        class Interrupted(Signal):
+        class Interrupted(Latch):
             def wait(self, timeout):
                 assert endless.began.wait(LONG)
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(_bridge, "Signal", Interrupted)
+            patch.setattr(_bridge, "Latch", Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 bridge.call(endless, deadline=soon())
         assert endless.cancelled.wait(LONG)
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
-    def test_an_error_of_a_spawned_coroutine_is_logged(self, bridge):
+    def test_an_error_of_a_spawned_coroutine_is_logged(self, bridge, caplog):
         """A coroutine may be started without waiting for it, and its error is logged."""
         endless, failing = Endless(), Endless()
 
@@ -276,6 +276,9 @@ class TestCall:
         assert endless.began.wait(LONG)
         bridge.stop(LONG)
         assert endless.cancelled.is_set()
+        (record,) = caplog.records
+        assert record.event == "bridge.loop_error"
+        assert str(record.exc_info[1]) == "in no call"
         bridge.spawn(endless)
 
     def test_many_threads_may_call_the_bridge_at_once(self, bridge):
@@ -300,7 +303,7 @@ class TestCall:
 
         call = bridge.call(begin, deadline=soon())
         bridge.stop(LONG)
-        assert call.signal.wait(LONG)
+        assert call.over.wait(LONG)
         assert isinstance(call.error, ConnectionClosedError)
 
 
