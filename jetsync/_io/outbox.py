@@ -237,28 +237,6 @@ class Outbox:
         """Wait for a connection and for room, and return the epoch; raises as :meth:`write`."""
         return self.write(b"", deadline)
 
-    def write_nowait(self, block: bytes, epoch: int) -> bool:
-        """
-        Send *block* on the connection *epoch* if that is possible at once; return whether it was.
-
-        Works while the client closes, because only fast publishers use it. Does not wait for the
-        write lock, so the caller may hold another lock.
-
-        Raises:
-            ConnectionLostError, ConnectionClosedError: As for :meth:`write`.
-        """
-        gone = self._why_gone(epoch, while_closing=True)
-        if gone is not None:
-            raise_failure(gone)
-        return bool(use_if_free(self.write_lock, self._send_if_room, block, epoch))
-
-    def _send_if_room(self, block: bytes, epoch: int) -> bool:
-        """Do the work of :meth:`write_nowait`; the write lock is held."""
-        if self.size >= OUT_LIMIT or self._why_gone(epoch, while_closing=True) is not None:
-            return False
-        self._send(block)
-        return True
-
     def _delegate(self, block: bytes | memoryview, epoch: int | None) -> int:
         """
         Have the thread that is sending send *block* too; return the epoch, or 0 if that fails.

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jetsync import errors
+from jetsync._base.deadline import NO_WAIT
 from jetsync._base.failures import raise_failure
 from jetsync._base.turn import Turn
 from jetsync._io.listener import Listener
@@ -260,8 +261,10 @@ class FastLink:
             # As in `call`.
             stage.written()
         try:
-            if self._lane.outbox.write_nowait(stage.take(), self.epoch):
-                stage.written()
+            self._lane.write(stage.take(), NO_WAIT, self.epoch, while_closing=True)
+            stage.written()
+        except errors.DisconnectedError:
+            pass  # There is no room.
         except errors.TransportError:
             # The connection is lost. The publisher reports the messages as lost.
             stage.stop()

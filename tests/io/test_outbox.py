@@ -248,35 +248,6 @@ class TestWrite:
         monkeypatch.undo()
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
 
-
-class TestWriteNowait:
-    """A write that waits for nothing, not even for the lock."""
-
-    def test_write_nowait_sends_at_once_while_the_client_closes(self, rig):
-        """A block is sent at once, also while the client closes."""
-        assert rig.lane.outbox.write_nowait(b"one", 1)
-        rig.lane.begin_close(ConnectionClosedError())
-        assert rig.lane.outbox.write_nowait(b"two", 1)
-        assert rig.receive(6) == b"onetwo"
-
-    def test_write_nowait_beyond_the_limit_sends_nothing(self, idle):
-        """Beyond the limit, nothing is sent."""
-        idle.connect(buffer=8192)
-        first = b"1" * (OUT_LIMIT + (1 << 20))
-        idle.lane.write(first, soon())
-        assert not idle.lane.outbox.write_nowait(b"2", 1)
-        assert idle.receive(len(first)) == first
-        until(lambda: idle.lane.outbox.size == 0, "the end of the block")
-        assert idle.lane.outbox.write_nowait(b"3", 1)
-        assert idle.receive(1) == b"3"
-
-    def test_a_thread_that_writes(self, rig):
-        """While a thread holds the lock, nothing is sent, also if it is the calling thread."""
-        with rig.lane.outbox.write_lock:
-            assert not rig.lane.outbox.write_nowait(b"x", 1)
-            assert not Background(rig.lane.outbox.write_nowait, b"x", 1).get()
-        assert rig.nothing_more()
-
     @pytest.mark.parametrize("how", ["dropped", "lost", "replaced"])
     def test_a_block_for_a_lost_connection_is_never_sent(self, rig, how):
         """A block for a connection that is gone, or was dropped, is not sent on any connection."""
@@ -289,17 +260,23 @@ class TestWriteNowait:
             if how == "replaced":
                 rig.connect()
         with pytest.raises(ConnectionLostError, match="before the request was sent"):
-            rig.lane.outbox.write_nowait(b"x", 1)
+            rig.lane.write(b"x", soon(0.0), 1)
         if how == "dropped":
             assert rig.receive_all() == b""
         elif how == "replaced":
             assert rig.nothing_more()
 
-    def test_write_nowait_on_a_closed_lane_raises_the_reason(self, rig):
-        """A closed lane raises the reason."""
-        rig.lane.close(ConnectionClosedError("enough"))
+    def test_a_publisher_writes_while_the_client_closes(self, rig):
+        """While the client closes, only the blocks of publishers that finish are sent."""
+        rig.lane.begin_close(ConnectionClosedError("enough"))
+        rig.lane.write(b"one", soon(), 1, while_closing=True)
         with pytest.raises(ConnectionClosedError, match="enough"):
-            rig.lane.outbox.write_nowait(b"x", 1)
+            rig.lane.write(b"two", soon(), 1)
+        rig.lane.close(ConnectionClosedError("closed"))
+        with pytest.raises(ConnectionClosedError, match="closed"):
+            rig.lane.write(b"two", soon(), 1, while_closing=True)
+        assert rig.receive(3) == b"one"
+        assert rig.nothing_more()
 
 
 class TestDelegated:

@@ -22,7 +22,7 @@ from helpers.interrupts import handled_at
 from helpers.streams import fast_stream
 from helpers.waiting import blocked, eventually, timed
 from jetsync import OutboundMessage
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT, Deadline
 from jetsync._base.turn import outside
 from jetsync.publish import fast_link as _fast_link
 from jetsync.publish.fast_stream import FastStream
@@ -340,16 +340,17 @@ class TestStaging:
         subject = f"{stream.name}.a"
         publisher = fast(js)
         publisher.add(subject, b"0")
-        outbox, refused = publisher._link._lane.outbox, []
-        write = outbox.write_nowait
+        lane, refused = publisher._link._lane, []
+        write = lane.write
 
-        def write_nowait(block, epoch):
-            if len(refused) < 3:
+        def full(block, deadline, *arguments, **options):
+            # Of the loop thread.
+            if deadline is NO_WAIT and len(refused) < 3:
                 refused.append(block)
-                return False
-            return write(block, epoch)
+                raise jetsync.DisconnectedError(reason="no room")
+            return write(block, deadline, *arguments, **options)
 
-        monkeypatch.setattr(outbox, "write_nowait", write_nowait)
+        monkeypatch.setattr(lane, "write", full)
         publisher.add(subject, b"1")
         publisher.add(subject, b"2")
         eventually(lambda: stream.info().state.messages == 3)
