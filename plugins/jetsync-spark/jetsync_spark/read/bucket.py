@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.keys import LEDGER_KEY
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.common.task import application
 from jetsync_spark.read.origin import sequence_at
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["BucketReader"]
 
 _ResultT = TypeVar("_ResultT")
+
+_LEDGER: Final = f"{LEDGER_KEY}."
+# The keys of the ledger of mode exactlyonce are skipped, unless the query asks for them.
 
 _ROWS: Final = 5000
 """Rows per record batch."""
@@ -68,7 +72,9 @@ class BucketReader(DataSourceReader):
     def _entries(self, bucket: jetsync.KeyValue, revision: int | None) -> Sequence[jetsync.Entry]:
         keys = self._options.keys or (">",)
         found = bucket.get_many(keys, revision, timeout=self._options.retry_timeout)
-        return list(found.values())
+        if any(each.startswith(_LEDGER) for each in keys):
+            return list(found.values())
+        return [entry for key, entry in found.items() if not key.startswith(_LEDGER)]
 
     def _moment(self, bucket: jetsync.KeyValue) -> int | None:
         options = self._options

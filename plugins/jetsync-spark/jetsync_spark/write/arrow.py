@@ -39,7 +39,7 @@ def publish_arrow(
     df: DataFrame,
     options: jetsync.ConnectOptions,
     *,
-    stream: str,
+    stream: str = "",
     subject: str = "subject",
     data: str = "data",
     headers: str | None = None,
@@ -61,7 +61,8 @@ def publish_arrow(
     Args:
         df: The rows. They may have further columns, which are ignored.
         options: How to connect.
-        stream: Name of the stream, or of several streams with commas between them.
+        stream: Name of the stream, or of several streams with commas between them. Leave it out
+            with ``bucket="name"``, as for :class:`JetStreamSink`.
         subject: This and the following column arguments are the same as for
             :class:`JetStreamSink`.
         data: The column of the payload.
@@ -86,9 +87,11 @@ def publish_arrow(
     """
     require_pyarrow()
     require_pandas()
+    write = write_options(stream=stream, mode=mode, **settings)
     columns = columns_of(
         subject,
         constant=False,
+        bucket=write.bucket,
         data=data,
         headers=headers,
         msg_id=msg_id,
@@ -96,7 +99,6 @@ def publish_arrow(
         expected_sequence=expected_sequence,
         case_sensitive=is_case_sensitive(df.sparkSession),
     )
-    write = write_options(stream=stream, mode=mode, **settings)
     check_batch(write)
     plan = make_plan(
         options,

@@ -121,6 +121,10 @@ class _ArrowMaker(Maker):
                 self._checks.sizes((len(value) for value in values), first, name)
         return values
 
+    def _nulls(self, block: Any, name: str) -> Sequence[bool] | None:
+        column = block.column(name)
+        return column.is_null().to_pylist() if column.null_count else None
+
     def _part(self, block: Any, start: int, end: int) -> Any:
         return block.slice(start, end - start)
 

@@ -39,7 +39,7 @@ _logger = jetsync.get_logger("jetsync.spark.batches")
 def exactly_once(
     options: jetsync.ConnectOptions,
     *,
-    stream: str,
+    stream: str = "",
     subject: str = "subject",
     data: str = "data",
     headers: str | None = None,
@@ -61,7 +61,8 @@ def exactly_once(
     Args:
         options: How to connect.
         stream: Name of the stream. It needs ``allow_atomic`` and a subject for the ledger: the
-            messages that count the stored rows.
+            messages that count the stored rows. Leave it out with ``bucket="name"``, as for
+            :class:`JetStreamSink`. The bucket needs ``atomic``.
         subject: This and the following column arguments are the same as for
             :class:`JetStreamSink`.
         data: The column of the payload.
@@ -92,6 +93,7 @@ def exactly_once(
     columns = columns_of(
         subject,
         constant=False,
+        bucket=write.bucket,
         data=data,
         headers=headers,
         msg_id=msg_id,
@@ -118,16 +120,16 @@ def exactly_once(
             raise LayoutError(
                 f"micro-batch {batch_id} was written in {len(written)} partitions, but "
                 f"{partitions} were counted",
-                stream=stream,
+                stream=write.stream,
                 cure="check for duplicate rows, and disable spark.sql.adaptive.enabled",
             )
         _logger.info(
             "batch_written",
-            stream=stream,
+            stream=write.stream,
             batch=batch_id,
             partitions=partitions,
             rows=sum(row.rows for row in written),
-            **count_written(stream, task.query or write.write_id, written),
+            **count_written(write.stream, task.query or write.write_id, written),
         )
 
     return write_batch

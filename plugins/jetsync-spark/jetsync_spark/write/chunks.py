@@ -7,6 +7,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync_spark.write.changes import subject_of, waits_for_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,10 +21,16 @@ CHUNK_BYTES: Final = 8 << 20
 class Chunks:
     """
     Splits an iterator of messages into chunks. Not thread-safe.
+
+    Args:
+        source: The messages.
+        of_keys: Whether they are changes of a bucket. A chunk then ends before a change that cannot
+            follow an earlier one of its key in an atomic batch.
     """
 
-    def __init__(self, source: Iterator[Any]) -> None:
+    def __init__(self, source: Iterator[Any], *, of_keys: bool = False) -> None:
         self._source = source
+        self._of_keys = of_keys
         self._held: list[Any] = []
         self.taken = 0
         """The number of messages returned so far."""
@@ -33,12 +41,18 @@ class Chunks:
         """
         chunk, limit = self._held, CHUNK_BYTES
         size = sum(map(_size, chunk))
+        subjects = {*map(subject_of, chunk)} if self._of_keys else None
         # Take rows one by one, because they stay in memory and may be large.
         for message in islice(self._source, most - len(chunk)):
             if type(message) is tuple and type(message[1]) is bytes and len(message) == 2:
                 size += len(message[1])
             else:
                 size += _size(message)
+            if subjects is not None:
+                subject = subject_of(message)
+                if subject in subjects and waits_for_key(message):
+                    size = limit + 1
+                subjects.add(subject)
             if size > limit and chunk:
                 self._held = [message]
                 break

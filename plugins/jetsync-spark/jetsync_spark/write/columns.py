@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeAlias
 
-__all__ = ["OPTIONAL", "Columns", "Types", "no_field", "types_of"]
+__all__ = ["OF_BUCKETS", "OPTIONAL", "Columns", "Types", "no_field", "types_of"]
 
 Types: TypeAlias = "Mapping[str, str | Types]"
 """The SQL type of each column, such as ``array<string>``. A struct is a mapping of its fields."""
 
 OPTIONAL: Final = ("headers", "msg_id", "ttl", "expected_sequence")
 """Parts of a message that need no column. Each has the name of its default column."""
+
+OF_BUCKETS: Final = {
+    "operation": "operation",
+    "ttl": "ttl",
+    "expected_sequence": "expected_revision",
+}
+"""Parts of a change of a bucket that need no column, and their columns."""
 
 _WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _HEADERS: Final = frozenset(
@@ -47,12 +54,16 @@ _TYPES: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     ),
     "msg_id": (frozenset({"string"}), "a string"),
     "stream": (frozenset({"string"}), "a string"),
+    "operation": (frozenset({"string"}), "a string: PUT, DEL or PURGE"),
     "ttl": (
         _WHOLE | {"string", "float", "double"},
         "seconds as a number, an interval, or a string such as 'never'",
     ),
     "expected_sequence": (_WHOLE, "a whole number: bigint or decimal(20,0)"),
 }
+PARTS: Final = ("subject", "data", *OPTIONAL, "operation", "stream")
+"""All parts of a message that come from a column."""
+
 _IN_SUBJECT: Final = _WHOLE | {"string", "boolean", "date"}
 """Types of columns that a subject template may contain."""
 
@@ -68,7 +79,9 @@ class Columns:
 
     template: SubjectTemplate | None = None
     constant: str | None = None
-    data: str = "data"
+    data: str | None = "data"
+    """Column of the payload. None if the rows only delete keys of a bucket."""
+
     headers: str | None = None
     msg_id: str | None = None
     ttl: str | None = None
@@ -82,16 +95,25 @@ class Columns:
     case_sensitive: bool = False
     """Whether names of columns have to match exactly."""
 
+    bucket: str | None = None
+    """The bucket that the rows change. The subject of a row is then its key."""
+
+    operation: str | None = None
+    """Column that tells what a row does to its key."""
+
+    has_history: bool = False
+    """Whether the bucket keeps several revisions of a key."""
+
     @property
     def plain(self) -> bool:
         """Whether messages have only a subject and a payload."""
-        return not any(getattr(self, part) for part in OPTIONAL)
+        return not any(getattr(self, part) for part in (*OPTIONAL, "operation"))
 
     def named(self) -> dict[str, str]:
         """
         Return the column of each part, without the columns of the template.
         """
-        parts = {part: getattr(self, part) for part in ("subject", "data", *OPTIONAL, "stream")}
+        parts = {part: getattr(self, part) for part in PARTS}
         return {part: column for part, column in parts.items() if column is not None}
 
     def used(self) -> list[str]:
@@ -112,6 +134,8 @@ class Columns:
             OptionError: A required column is missing, or several could be meant.
         """
         names = list(there)
+        if self.bucket is not None and self._is_without_values(names):
+            return attrs.evolve(self, data=None).within(there)
         found: dict[str, Any] = {
             part: self._found(column, names) for part, column in self.named().items()
         }
@@ -126,11 +150,28 @@ class Columns:
             template = attrs.evolve(template, paths=tuple(paths))
         columns = attrs.evolve(self, template=template, **found)
         added: dict[str, Any] = {}
-        for part in (*OPTIONAL, "stream") if self.many_streams else OPTIONAL:
-            name = find_name(part, names, case_sensitive=self.case_sensitive)
+        for part, default in self._defaults().items():
+            name = find_name(default, names, case_sensitive=self.case_sensitive)
             if getattr(self, part) is None and name is not None and name not in columns.used():
                 added[part] = name
         return attrs.evolve(columns, **added)
+
+    def _defaults(self) -> Mapping[str, str]:
+        """Return the default columns of the optional parts."""
+        if self.bucket is not None:
+            return OF_BUCKETS
+        parts = (*OPTIONAL, "stream") if self.many_streams else OPTIONAL
+        return {part: part for part in parts}
+
+    def _is_without_values(self, names: list[str]) -> bool:
+        """Return whether the rows have operations, but no values."""
+        operation = self.operation or OF_BUCKETS["operation"]
+        has = [
+            find_name(name, names, case_sensitive=self.case_sensitive) is not None
+            for name in (self.data, operation)
+            if name is not None
+        ]
+        return has == [False, True]
 
     def _found(self, name: str, names: list[str]) -> str:
         found = find_name(name, names, case_sensitive=self.case_sensitive)
@@ -203,6 +244,8 @@ class Columns:
         """
         used = set(self.used())
         unknown = [name for name in there if name not in used]
+        if unknown and self.bucket is not None:
+            raise _unknown_of_bucket(unknown)
         if unknown:
             near = difflib.get_close_matches(unknown[0], ["subject", "data", *OPTIONAL], 1)
             hint = f"did you mean {near[0]}? " if near and near[0] not in used else ""
@@ -214,6 +257,22 @@ class Columns:
                 cure=f"{hint}drop them, or put them into data; known are subject, data, "
                 f"{', '.join(OPTIONAL)} and the columns in the option subject",
             )
+
+
+def _unknown_of_bucket(unknown: list[str]) -> OptionError:
+    """Return the error of rows with columns that a bucket has no use for."""
+    hint = ""
+    if "revision" in unknown:
+        hint = (
+            "rename revision to expected_revision to change only keys that still have that "
+            "revision, or "
+        )
+    return OptionError(
+        f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
+        option=unknown[0],
+        cure=f"{hint}drop them, or put them into value, for example with to_json(struct(...)); "
+        f"known are key, value, {', '.join(OF_BUCKETS.values())}",
+    )
 
 
 def no_field(column: str, name: str, fields: Iterable[str]) -> OptionError:
@@ -234,7 +293,11 @@ def _text_of(kind: str | Types) -> str:
 
 def _missing(name: str, columns: Columns, there: Iterable[str]) -> OptionError:
     cure = f"the columns are {', '.join(sorted(there)) or 'none'}"
-    if name == columns.subject:
+    if columns.bucket is not None and name in {columns.subject, columns.data}:
+        cure += f"; add it with selectExpr, as in concat_ws('.', a, b) as {name}"
+        if name == columns.data:
+            cure = cure.replace("concat_ws('.', a, b)", "to_json(struct(a, b))")
+    elif name == columns.subject:
         cure += '; give another one, a template with {braces}, or add it with lit("...")'
     elif name == columns.data:
         cure += "; name the column of the payload, or add one with to_json(struct('*'))"

@@ -18,6 +18,7 @@ from jetsync_spark.common.clients import context_of, stream_of
 from jetsync_spark.common.dead_letters import DeadLetter
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry
+from jetsync_spark.write.changes import Conflict, compare, conflict_error, conflict_text
 from jetsync_spark.write.invalid import find_faults, is_fault
 from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry
 from jetsync_spark.write.plan import check_streams
@@ -121,6 +122,7 @@ class ExactlyOnce:
         self._key, self._batch = ledger_key(plan, task)
         self._by = f"{plan.job}-{task.task_attempt}"
         self._ledger: Ledger
+        self._stream: jetsync.Stream
         self._last = 0
         """The last known sequence of the ledger."""
 
@@ -154,6 +156,7 @@ class ExactlyOnce:
         """Find the ledger, and return its last entry."""
         plan, name = self._plan, self._options.stream
         stream = self._retrying(lambda: stream_of(plan.settings, self._client, name))
+        self._stream = stream
 
         def read(place: str) -> LedgerEntry | None:
             subject = f"{place}.{self._task.partition}"
@@ -204,7 +207,10 @@ class ExactlyOnce:
             except (jetsync.WrongLastSequenceError, jetsync.DuplicateMessageIdError) as error:
                 # The cause is a lost ack, another run, or an expectation of a row.
                 if not self._is_stored(entry):
-                    raise self._refused(error, chunk, entry) from error
+                    if self._options.bucket is None:
+                        raise self._refused(error, chunk, entry) from error
+                    chunk = self._without_conflicts(chunk, error, entry)
+                    continue
             except jetsync.PublishOutcomeUnknownError as error:
                 if not self._retry.wait_after(error):
                     raise self._refused(error, chunk, entry) from error
@@ -251,6 +257,40 @@ class ExactlyOnce:
             else:
                 kept.append(message)
         return kept
+
+    def _without_conflicts(
+        self, chunk: list[Any], error: jetsync.JetSyncError, entry: LedgerEntry
+    ) -> list[Any]:
+        """
+        Return a chunk without the changes whose keys have other revisions than they expect.
+
+        The ledger counts them as rows, because a replay must not depend on the bucket.
+        """
+        kept: list[Any] = []
+        first, partition = entry.rows - len(chunk), self._task.partition
+        for place, message in enumerate(chunk):
+            if type(message) is tuple or message.expect is None:
+                kept.append(message)
+                continue
+            why, revision = self._compare(message)
+            if why is Conflict.NONE:
+                kept.append(message)
+            elif self._invalid is None:
+                raise conflict_error(message, revision, partition, first + place) from error
+            else:
+                row = self._invalid.row_of(first + place)
+                reason = ValueError(conflict_text(message, revision))
+                kept += self._invalid.reject(row, message, reason)
+        if len(kept) == len(chunk) and not self._retry.wait_after(
+            # The leader was storing another change of a key.
+            jetsync.TemporarilyUnavailableError()
+        ):
+            raise self._refused(error, chunk, entry) from error
+        return kept
+
+    def _compare(self, message: jetsync.OutboundMessage) -> tuple[Conflict, int]:
+        timeout = self._options.ack_timeout
+        return self._retrying(lambda: compare(self._stream, message, timeout))
 
     def _letters_in(self, chunk: list[Any]) -> int:
         if self._plan.dead_letters is None:

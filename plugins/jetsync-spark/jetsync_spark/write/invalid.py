@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_spark.common.dead_letters import SKIP, DeadLetter, columns_text, dead_letter
+from jetsync_spark.write.changes import parts_of
 from jetsync_spark.write.options import EXACTLY_ONCE
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class InvalidRows:
 
     def __init__(self, plan: Plan, task: Task, largest: int) -> None:
         options = plan.options
+        self._of_bucket = options.bucket is not None
         self._skips = options.on_invalid_row == SKIP
         self._letters = plan.dead_letters
         assert self._skips or self._letters is not None
@@ -118,6 +120,8 @@ class InvalidRows:
             "ttl": message.ttl,
             "expected_sequence": None if expect is None else expect.last_subject_sequence,
         }
+        if self._of_bucket:
+            others = parts_of(message)
         others = {name: value for name, value in others.items() if value is not None}
         return self._replaced(row, str(error), message.data, message.subject, others)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import attrs
 
-from jetsync_spark.common.dead_letters import FAIL, check_policy, policy, policy_validator
+from jetsync_spark.common.dead_letters import FAIL, SKIP, check_policy, policy, policy_validator
 from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.keys import bucket_stream, is_bucket_name
 from jetsync_spark.common.options import (
     choice,
     count,
@@ -69,6 +70,9 @@ class WriteOptions:
     stream: str = option("stream", text, "")
     """Name of the stream, or several names with commas between them."""
 
+    bucket: str | None = option("bucket", text)
+    """Name of a key-value bucket to change, instead of a stream."""
+
     subject: str | None = option("subject", text)
     """One subject for all rows, or a template. None means the column ``subject``."""
 
@@ -112,9 +116,13 @@ class WriteOptions:
     """The subject of the dead letters."""
 
     def __attrs_post_init__(self) -> None:
+        if self.bucket is not None:
+            self._check_bucket(self.bucket)
         if not self.stream:
             raise OptionError(
-                "option stream is missing", option="stream", cure="name the stream to write to"
+                "option stream is missing",
+                option="stream",
+                cure="name the stream to write to, or the key-value bucket",
             )
         if len(self.streams) > 1 and (self.mode != AT_LEAST_ONCE or self.fast_ingest):
             how = "fastIngest" if self.fast_ingest else f"mode {self.mode}"
@@ -157,6 +165,34 @@ class WriteOptions:
                 option="batchId",
                 cure="set a writeId that no other query of the stream uses, and that stays the "
                 "same when the query restarts",
+            )
+
+    def _check_bucket(self, bucket: str) -> None:
+        """
+        Reject options that a bucket has no use for, and set its stream.
+        """
+        stream = bucket_stream(bucket)
+        if not is_bucket_name(bucket):
+            raise OptionError(
+                f"option bucket is {bucket!r}",
+                option="bucket",
+                cure="give the name of one bucket: letters, digits, - and _",
+            )
+        if self.stream not in {"", stream}:
+            raise OptionError(
+                "both stream and bucket are given", option="bucket", cure="give one of them"
+            )
+        object.__setattr__(self, "stream", stream)
+        for name, _ in given_options(self, "subject", "fast_ingest", "ledger_subject"):
+            raise OptionError(
+                f"option {name} does not apply to a bucket", option=name, cure="leave it out"
+            )
+        if self.mode == EXACTLY_ONCE and self.on_invalid_row not in {FAIL, SKIP}:
+            raise OptionError(
+                "mode exactlyonce would store dead letters in the bucket, which keeps only the "
+                "last one of a subject",
+                option="onInvalidRow",
+                cure="use mode atleastonce, or set onInvalidRow to fail or skip",
             )
 
     @property

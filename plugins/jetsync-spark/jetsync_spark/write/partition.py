@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark.common.clients import client_for, context_of, lend
+from jetsync_spark.common.clients import client_for, context_of, lend, stream_of
 from jetsync_spark.common.dead_letters import FAIL, DeadLetter, store_dead_letters
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
 from jetsync_spark.common.retry import TEMPORARY, Retry
 from jetsync_spark.common.subjects import StreamSubjects
 from jetsync_spark.common.task import this_task
+from jetsync_spark.write.buckets import KeyChecks
+from jetsync_spark.write.changes import (
+    Conflict,
+    compare,
+    conflict_error,
+    conflict_text,
+    subject_of,
+)
 from jetsync_spark.write.chunks import CHUNK_BYTES, Chunks
 from jetsync_spark.write.exactly_once import ExactlyOnce
 from jetsync_spark.write.invalid import InvalidRows, find_faults, is_fault
@@ -98,18 +106,7 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
             invalid = InvalidRows(plan, task, largest)
         if plan.max_size is not None:
             largest = min(largest, plan.max_size)
-        subjects = StreamSubjects(plan.subjects)
-        streams = {name: StreamSubjects(filters) for name, filters in plan.streams}
-        messages = make(
-            Checks(
-                subjects,
-                stream,
-                task.partition,
-                streams=streams,
-                largest=largest,
-                invalid=invalid,
-            )
-        )
+        messages = make(_checks(plan, task, largest, invalid))
         job = _Job(client, plan, task, retry, written, invalid=invalid)
         try:
             job.run(messages, counter)
@@ -125,6 +122,20 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
         invalid.log(stream=stream, partition=task.partition)
     _logger.info("written", stream=stream, mode=plan.options.mode, **attrs.asdict(written))
     return written
+
+
+def _checks(plan: Plan, task: Task, largest: int, invalid: InvalidRows | None) -> Checks:
+    bucket = plan.options.bucket
+    if bucket is not None:
+        return KeyChecks(bucket, task.partition, largest=largest, invalid=invalid)
+    return Checks(
+        StreamSubjects(plan.subjects),
+        plan.options.stream,
+        task.partition,
+        streams={name: StreamSubjects(filters) for name, filters in plan.streams},
+        largest=largest,
+        invalid=invalid,
+    )
 
 
 def _wait_connected(plan: Plan, task: Task, retry: Retry) -> None:
@@ -155,6 +166,7 @@ class _Job:
         self._retry = retry
         self._written = written
         self._invalid = invalid
+        self._of_keys = plan.options.bucket is not None
         self._letters: list[DeadLetter] = []
         """Dead letters that are not stored yet."""
 
@@ -174,9 +186,12 @@ class _Job:
             once = ExactlyOnce(
                 self._client, self._plan, self._task, self._retry, invalid=self._invalid
             )
-            once.run(Chunks(compress(messages, counter)), self._written)
+            chunks = Chunks(compress(messages, counter), of_keys=self._of_keys)
+            once.run(chunks, self._written)
             return
         write = self._fast if self._options.fast_ingest else self._windowed
+        if self._of_keys:
+            write = self._in_order
         if mode == ATOMIC:
             write = self._atomic
         if self._plan.dead_letters is None:
@@ -252,6 +267,102 @@ class _Job:
             again = [*(failure.message for failure in failures), *again[read:]]
             messages = chain(again, source)
 
+    def _in_order(self, source: Iterator[Any]) -> None:
+        """Publish changes of a bucket, so that those of a key keep their order."""
+        chunks, more = Chunks(source), True
+        while more:
+            # Waiting for the outcome of a part takes one round trip in thousands of rows.
+            part, more = chunks.take(self._options.max_in_flight)
+            left = list(enumerate(part, self._taken))
+            self._taken += len(part)
+            while left:
+                left = self._publish_changes(left)
+
+    def _publish_changes(self, changes: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """
+        Publish changes with their places among the messages. Return those to publish again.
+
+        If a change may not be stored, the later ones of its key are published again after it.
+        """
+        try:
+            report = self._js.publish_many(
+                [message for _, message in changes],
+                window=self._options.max_in_flight,
+                ack_timeout=self._options.ack_timeout,
+                # It would send a message again after later ones.
+                retries=0,
+            )
+        except jetsync.PublishManyError as error:
+            report = error.report
+        self._written.note(
+            report.count, report.first_sequence, report.last_sequence, report.duplicates
+        )
+        check_streams(self._plan, report.streams)
+        if report.count:
+            self._retry.reset()
+        again: list[tuple[jetsync.PublishFailure, int]] = []
+        first: dict[str, int] = {}
+        settled: set[int] = set()
+        for failure in sorted(report.failures, key=lambda each: each.index):
+            place, subject = changes[failure.index][0], failure.message.subject
+            cause = self._retryable(failure, place, after_other=subject in first)
+            if cause is None:
+                settled.add(place)
+            else:
+                first.setdefault(subject, place)
+                again.append((attrs.evolve(failure, error=cause), place))
+        self._limit_letters()
+        if again:
+            self._wait_after([failure for failure, _ in again], [place for _, place in again])
+        read = report.count + len(report.failures)
+        left = [
+            (place, message)
+            for number, (place, message) in enumerate(changes)
+            if number >= read
+            or (place >= first.get(subject_of(message), self._taken) and place not in settled)
+        ]
+        # They are counted when they are stored again.
+        self._written.stored -= len(left) - len(again) - (len(changes) - read)
+        return left
+
+    def _retryable(
+        self, failure: jetsync.PublishFailure, place: int, *, after_other: bool
+    ) -> Exception | None:
+        """
+        Return the error of a change to publish again. Return None if it is stored or rejected.
+
+        Args:
+            failure: The change, which was not acknowledged.
+            place: Its place among the messages.
+            after_other: Whether an earlier change of the key is published again.
+
+        Raises:
+            RowError: The key has another revision than the row expects, and such rows fail.
+        """
+        error, message = failure.error, failure.message
+        if isinstance(error, jetsync.WrongLastSequenceError):
+            if after_other:
+                return jetsync.TemporarilyUnavailableError()
+            timeout = self._options.ack_timeout
+            doing = "reading the revision of a key failed"
+            stream = stream_of(self._plan.settings, self._client, self._options.stream)
+            why, revision = Retry(self._options.retry_timeout).call(
+                lambda: compare(stream, message, timeout), doing, self._options.stream
+            )
+            if why is Conflict.STORED:
+                self._written.duplicates += 1
+                return None
+            if why is Conflict.NONE:
+                return jetsync.TemporarilyUnavailableError()
+            if self._invalid is None:
+                partition, row = self._task.partition, self._row(place)
+                raise conflict_error(message, revision, partition, row) from error
+            error = ValueError(conflict_text(message, revision))
+        elif self._invalid is None or not is_fault(error):
+            return error
+        self._letters += self._invalid.reject(self._row(place), message, error)
+        return None
+
     def _without_invalid(
         self, failures: Sequence[jetsync.PublishFailure], places: list[int]
     ) -> tuple[Sequence[jetsync.PublishFailure], list[int]]:
@@ -323,7 +434,7 @@ class _Job:
 
     def _atomic(self, source: Iterator[Any]) -> None:
         """Publish atomic chunks, and retry those that may not be stored."""
-        chunks = Chunks(source)
+        chunks = Chunks(source, of_keys=self._of_keys)
         more = True
         while more:
             chunk, more = chunks.take(self._options.chunk_size)

@@ -22,6 +22,12 @@ from jetsync_spark.common.dead_letters import DeadLetters, dead_letters_of
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
+from jetsync_spark.write.buckets import (
+    bucket_columns,
+    check_bucket,
+    check_same_domain,
+    ledger_of_bucket,
+)
 from jetsync_spark.write.columns import Columns, Types
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
 
@@ -84,7 +90,9 @@ class Plan:
         return f"jetsync-spark-{whose}-{task.partition}"
 
 
-def columns_of(subject: str | None, *, constant: bool, **parts: Any) -> Columns:
+def columns_of(
+    subject: str | None, *, constant: bool, bucket: str | None = None, **parts: Any
+) -> Columns:
     """
     Return the columns for a subject option.
 
@@ -92,8 +100,11 @@ def columns_of(subject: str | None, *, constant: bool, **parts: Any) -> Columns:
         subject: A template if it has braces. Otherwise a subject for all rows if *constant*, else
             the name of a column. None means the column ``subject``.
         constant: The meaning of a subject without braces.
+        bucket: The bucket to change, whose columns have fixed names.
         parts: The columns of other parts, as for :class:`Columns`.
     """
+    if bucket is not None:
+        return bucket_columns(bucket, subject, **parts)
     if subject is None:
         return Columns(**parts)
     if is_template(subject):
@@ -143,7 +154,10 @@ def make_plan(
     Raises:
         JetStreamSparkError: The write is not possible.
     """
+    bucket = options.bucket
     columns = attrs.evolve(columns, many_streams=len(options.streams) > 1)
+    if bucket is not None:
+        check_same_domain(settings)
     if types is not None and make is None:
         columns = columns.within(types)
         columns.check_types(types)
@@ -162,6 +176,8 @@ def make_plan(
         return ask_with_retry(settings, name, call, retry_timeout, doing, keep=keep)
 
     def configuration(stream: str) -> jetsync.StreamConfig:
+        if bucket is not None:
+            return ask(lambda js: js.key_value(bucket).stream.cached_info.config, stream)
         return ask(lambda js: js.stream(stream).cached_info.config, stream)
 
     configs = [
@@ -171,6 +187,8 @@ def make_plan(
     # Modes with a ledger write to one stream.
     config = configs[0]
     subjects = StreamSubjects([subject for each in configs for subject in each.subjects or ()])
+    if bucket is not None:
+        columns = check_bucket(config, options, columns)
     for each in configs:
         _check_stream(each, options, columns)
     _check_subject(subjects, options, columns)
@@ -284,6 +302,7 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
     def refuse(what: str, cure: str, err_code: int | None = None) -> None:
         raise JetStreamSparkError(what, stream=config.name, err_code=err_code, cure=cure)
 
+    where = "allow_atomic on the stream" if options.bucket is None else "atomic on the bucket"
     if config.mirror is not None:
         refuse("a mirror accepts no messages", f"write to its origin, {config.mirror.name}")
     if config.sealed:
@@ -293,7 +312,7 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
     if options.mode in {ATOMIC, EXACTLY_ONCE} and not config.allow_atomic:
         refuse(
             f"mode {options.mode} needs atomic batches, which the stream does not allow",
-            "set allow_atomic on the stream (nats-server 2.12.5 or newer), or use mode atleastonce",
+            f"set {where} (nats-server 2.12.5 or newer), or use mode atleastonce",
             10174,
         )
     if options.mode == ATOMIC and columns.msg_id is not None:
@@ -340,6 +359,12 @@ def _check_dead_letters(
     """
     Reject a subject of dead letters that cannot keep the guarantee, or that is used for more.
     """
+    if options.bucket is not None and subjects.takes(letters):
+        raise OptionError(
+            f"dead letters with the subject {letters} would be values of bucket {options.bucket}",
+            option="deadLetterSubject",
+            cure="give a subject of another stream",
+        )
     if letters == columns.constant:
         raise OptionError(
             f"rows and dead letters have the same subject {letters}",
@@ -370,6 +395,8 @@ def _ledgers_of(subjects: StreamSubjects, options: WriteOptions) -> tuple[str, .
     """
     Return possible prefixes of the ledger's subjects.
     """
+    if options.bucket is not None:
+        return (ledger_of_bucket(options.bucket),)
     given = options.ledger_subject
     if given is not None:
         if subjects.takes(f"{given}.query.0"):

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jetsync
 from jetsync_spark.common.errors import RowError
 from jetsync_spark.common.headers import LEDGER, SERVER_PREFIX
+from jetsync_spark.common.keys import key_prefix
 from jetsync_spark.common.names import find_name
 from jetsync_spark.common.subjects import bad_token, escaped, token_text
-from jetsync_spark.write.columns import OPTIONAL, no_field
+from jetsync_spark.write.changes import ChangeError, as_change
+from jetsync_spark.write.columns import OF_BUCKETS, OPTIONAL, no_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -161,7 +163,9 @@ class Checks:
 
     def bad_value(self, error: Exception, row: int, column: str | None = None) -> RowError:
         """Return the error of a row that cannot be converted to a message."""
-        cure = error.cure if isinstance(error, _HeaderError) else "correct or drop such rows"
+        cure = "correct or drop such rows"
+        if isinstance(error, (_HeaderError, ChangeError)):
+            cure = error.cure
         return self._error(str(error), row, column, cure)
 
     def _error(self, what: str, row: int, column: str | None, cure: str) -> RowError:
@@ -381,12 +385,17 @@ class Maker(ABC):
         if columns.subject is None:
             return columns.constant
         value = values[columns.subject]
+        if value is not None and columns.bucket is not None:
+            return f"{key_prefix(columns.bucket)}{value}"
         return None if value is None else str(value)
 
     def messages(self, block: Any, first: int) -> Iterable[Any]:
         """Convert a block. *first* is the number of its first row."""
         columns = self._columns
+        if columns.bucket is not None:
+            return self._changes(block, columns.bucket, first)
         subjects = self._subjects(block, first)
+        assert columns.data is not None
         payloads = self._payloads(block, columns.data, first)
         if columns.stream is not None:
             subjects = self._in_streams(block, subjects, columns.stream, first)
@@ -398,6 +407,35 @@ class Maker(ABC):
         ]
         # A list, so that no row of a block with an invalid row is sent.
         return list(self._whole(zip(subjects, payloads, *parts, strict=False), first))
+
+    def _changes(self, block: Any, bucket: str, first: int) -> Iterable[Any]:
+        """Convert a block to changes of a bucket."""
+        columns = self._columns
+        assert columns.subject is not None
+        keys = self._own_subjects(block, columns.subject, first)
+        subjects = map(key_prefix(bucket).__add__, keys)
+        payloads: Iterable[Any] = repeat(None)
+        if columns.data is not None:
+            payloads = self._payloads(block, columns.data, first)
+            nulls = self._nulls(block, columns.data)
+            if nulls is not None:
+                pairs = zip(payloads, nulls, strict=True)
+                payloads = [None if is_null else data for data, is_null in pairs]
+            elif columns.plain:
+                return zip(subjects, payloads, strict=False)
+        parts = [
+            repeat(None) if name is None else self._values(block, name)
+            for name in (getattr(columns, part) for part in OF_BUCKETS)
+        ]
+
+        def change(
+            subject: str, data: Any, operation: Any, ttl: Any, expected: Any
+        ) -> jetsync.OutboundMessage:
+            message = message_of(subject, data, None, None, ttl, expected)
+            is_null, has_history = data is None, columns.has_history
+            return as_change(message, operation, is_null=is_null, has_history=has_history)
+
+        return list(self._whole(zip(subjects, payloads, *parts, strict=False), first, change))
 
     def _in_streams(
         self, block: Any, subjects: Iterable[str], column: str, first: int
@@ -414,10 +452,15 @@ class Maker(ABC):
                 known.add(pair)
         return subjects
 
-    def _whole(self, rows: Iterable[tuple[Any, ...]], first: int) -> Iterator[Any]:
+    def _whole(
+        self,
+        rows: Iterable[tuple[Any, ...]],
+        first: int,
+        make: Callable[..., Any] = message_of,
+    ) -> Iterator[Any]:
         for number, row in enumerate(rows, first):
             try:
-                yield message_of(*row)
+                yield make(*row)
             except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise self._checks.bad_value(error, number) from error
 
@@ -459,6 +502,10 @@ class Maker(ABC):
         """Return the payloads of a column. Null becomes an empty payload."""
 
     @abstractmethod
+    def _nulls(self, block: Any, name: str) -> Sequence[bool] | None:
+        """Return which values of a column are null, or None if none is."""
+
+    @abstractmethod
     def _part(self, block: Any, start: int, end: int) -> Any:
         """Return some rows of a block as a block."""
 
@@ -482,6 +529,10 @@ class RowMaker(Maker):
         """Convert a block of rows."""
         # Rows are tuples, but finding a field of a Row is slow.
         return super().messages(list(zip(*block, strict=True)), first)
+
+    def _nulls(self, block: Any, name: str) -> Sequence[bool] | None:
+        values = self._values(block, name)
+        return [value is None for value in values] if None in values else None
 
     def _part(self, block: Any, start: int, end: int) -> Any:
         return block[start:end]

@@ -41,7 +41,9 @@ class JetStreamSink:
         options: How to connect. Secrets are sent with the tasks. A credentials file is read on each
             executor. Pass plugins by name, or as objects that equal their pickled copies.
         stream: Name of the stream, or of several streams with commas between them. Rows whose
-            subject they do not capture are rejected.
+            subject they do not capture are rejected. Leave it out with ``bucket="name"``, which
+            writes the columns ``key``, ``value``, ``operation``, ``ttl`` and ``expected_revision``
+            to a key-value bucket. The column arguments do not apply then.
         subject: A template with columns in braces, such as ``flights.{origin}.{carrier}``, or the
             name of the column of the subject.
         data: The column of the payload, binary or string. Null means an empty payload.
@@ -71,7 +73,7 @@ class JetStreamSink:
         self,
         options: jetsync.ConnectOptions,
         *,
-        stream: str,
+        stream: str = "",
         subject: str = "subject",
         data: str = "data",
         headers: str | None = None,
@@ -86,9 +88,16 @@ class JetStreamSink:
         self._options = options
         self._write = write_options(stream=stream, mode=mode, **settings)
         check_batch(self._write)
+        if message is not None and self._write.bucket is not None:
+            raise OptionError(
+                "a function makes messages for streams, not changes of a bucket",
+                option="message",
+                cure="leave it out, and compute the columns key and value with df.select",
+            )
         self._columns = columns_of(
             subject,
             constant=False,
+            bucket=self._write.bucket,
             data=data,
             headers=headers,
             msg_id=msg_id,

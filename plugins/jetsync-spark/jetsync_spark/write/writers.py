@@ -65,22 +65,32 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, 
     """
     require_pyarrow()
     if overwrite:
-        raise OptionError(
-            "a stream cannot be overwritten", option="mode", cure='use .mode("append")'
-        )
+        raise _no_overwrite(options)
     check_names(options, ConnectSettings, WriteOptions)
     settings = read_settings(ConnectSettings, options)
     write = read_settings(WriteOptions, options)
     return make_plan(
         settings,
         write,
-        columns_of(write.subject, constant=True),
+        columns_of(write.subject, constant=True, bucket=write.bucket),
         types=types_of(schema),
         all_used=True,
         retry_timeout=write.retry_timeout if wait else 0.0,
         application="batch",
         keep=False,
     )
+
+
+def _no_overwrite(options: Mapping[str, str]) -> OptionError:
+    """Return the error of a write that should replace what is stored."""
+    if "bucket" in options:
+        return OptionError(
+            "a bucket cannot be overwritten as a whole",
+            option="mode",
+            cure='use .mode("append"), which replaces the values of the keys in the rows, and '
+            "delete other keys with rows whose column operation is DEL",
+        )
+    return OptionError("a stream cannot be overwritten", option="mode", cure='use .mode("append")')
 
 
 class BatchWriter(DataSourceArrowWriter):

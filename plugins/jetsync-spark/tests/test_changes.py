@@ -1,0 +1,649 @@
+"""
+Rows that change a key-value bucket, without Spark.
+"""
+
+import threading
+
+import attrs
+import pyarrow as pa
+import pytest
+from writing import again, in_task
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark.common.clients import forget
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError, RowError
+from jetsync_spark.common.keys import bad_key
+from jetsync_spark.common.options import ConnectSettings, read_settings
+from jetsync_spark.write import partition as writing
+from jetsync_spark.write.arrow_rows import batch_messages
+from jetsync_spark.write.buckets import KeyChecks
+from jetsync_spark.write.chunks import Chunks
+from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.ledger import OvertakenError
+from jetsync_spark.write.options import WriteOptions
+from jetsync_spark.write.plan import columns_of, make_plan
+from jetsync_spark.write.rows import row_messages
+
+Row = pytest.importorskip("pyspark.sql").Row
+
+DELETE = {"KV-Operation": "DEL"}
+PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+
+both_ways = pytest.mark.parametrize("way", ["rows", "batches"])
+in_each_mode = pytest.mark.parametrize("mode", ["atleastonce", "atomic", "exactlyonce"])
+
+
+def change(key, value=None, operation=None, ttl=None, expected=None):
+    """
+    Return the columns of a change.
+    """
+    return {
+        "key": key,
+        "value": value,
+        "operation": operation,
+        "ttl": ttl,
+        "expected_revision": expected,
+    }
+
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("operation", pa.string()),
+        ("ttl", pa.int64()),
+        ("expected_revision", pa.int64()),
+    ]
+)
+
+
+def messages(way, values, *, history=False):
+    """
+    Make messages of rows, given as mappings.
+    """
+    columns = attrs.evolve(columns_of(None, constant=True, bucket="b"), has_history=history)
+    checks = KeyChecks("b", 3)
+    if way == "rows":
+        return list(row_messages([Row(**each) for each in values], columns, checks))
+    fields = [SCHEMA.field(name) for name in values[0]]
+    batch = pa.RecordBatch.from_pylist(values, schema=pa.schema(fields))
+    return list(batch_messages([batch], columns, checks))
+
+
+@both_ways
+class TestRows:
+    def test_a_row_sets_the_value_of_its_key(self, way):
+        """
+        A row without further columns is a pair, as in a stream.
+        """
+        made = messages(way, [{"key": "a.b", "value": b"1"}, {"key": "x/=_-", "value": b""}])
+
+        assert made == [("$KV.b.a.b", b"1"), ("$KV.b.x/=_-", b"")]
+
+    def test_operations_are_those_that_the_source_returns(self, way):
+        """
+        Null is a put. A delete and a purge have no value, and the headers that other clients set.
+        """
+        made = messages(
+            way,
+            [
+                change("a", b"1"),
+                change("a", b"2", "put"),
+                change("a", b"ignored", "DEL"),
+                change("b", None, "Delete"),
+                change("c", None, "PURGE", ttl=60),
+            ],
+        )
+
+        message = jetsync.OutboundMessage
+        assert made == [
+            message("$KV.b.a", b"1"),
+            message("$KV.b.a", b"2"),
+            message("$KV.b.a", b"", DELETE),
+            message("$KV.b.b", b"", DELETE),
+            message("$KV.b.c", b"", PURGE, ttl=60),
+        ]
+
+    def test_rows_that_only_delete_need_no_values(self, way):
+        """
+        The column `value` may be missing if there are operations.
+        """
+        made = messages(way, [{"key": "a", "operation": "DEL"}])
+
+        assert made == [jetsync.OutboundMessage("$KV.b.a", b"", DELETE)]
+        with pytest.raises(RowError, match=r"row 1 .*the value is null"):
+            messages(way, [{"key": k, "operation": o} for k, o in (("a", "DEL"), ("a", "PUT"))])
+
+    def test_a_revision_and_a_time_to_live(self, way):
+        """
+        They become an expectation of the key's subject and a header.
+        """
+        made = messages(way, [change("a", b"1", ttl=30, expected=7)])
+
+        expect = jetsync.Expect(last_subject_sequence=7)
+        assert made == [jetsync.OutboundMessage("$KV.b.a", b"1", ttl=30, expect=expect)]
+
+    @pytest.mark.parametrize(
+        ("row", "said"),
+        [
+            (change(None, b""), "the key is null"),
+            (change("", b""), "the key is empty"),
+            (change("a..b", b""), "the key begins or ends with a dot, or has two"),
+            (change("a b", b""), "the key has a character .*: 'a b'"),
+            (change("a.*", b""), "the key has a character"),
+            (change("é", b""), "the key has a character"),
+            (change("_ledger.q.0", b""), "the key is reserved for the ledger"),
+            (change("a"), "the value is null: .*operation to DEL"),
+            (change("a", b"", "UPSERT"), "the operation is 'UPSERT': give PUT, DEL or PURGE"),
+            (change("a", b"", ttl=0), "the time-to-live is 0"),
+            (change("a", None, "DEL", ttl=9), "a delete marker cannot have a time-to-live"),
+            (change("a", b"", expected=-1), "must be at least 0, not -1"),
+        ],
+    )
+    def test_invalid_rows(self, way, row, said):
+        """
+        The error names row and partition, and no row of the block is sent.
+        """
+        with pytest.raises(RowError, match=f"row 2 of partition 3: .*{said}"):
+            messages(way, [change("a", b"x"), change("b", b"x"), row])
+
+    def test_a_time_to_live_needs_a_bucket_without_history(self, way):
+        """
+        The previous value would reappear, unless there is none or the new one never expires.
+        """
+        made = messages(way, [change("a", b"1", ttl=9, expected=0)], history=True)
+
+        assert made[0].ttl == 9
+        with pytest.raises(RowError, match="previous value would reappear"):
+            messages(way, [change("a", b"1", ttl=9)], history=True)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "a",
+        "A-/_=9.b",
+        "=",
+        "a.b.c",
+        "",
+        ".",
+        "a.",
+        ".a",
+        "a..b",
+        "a b",
+        "*",
+        "a.>",
+        "ä",
+        "a\n",
+        "a:b",
+    ],
+)
+def test_keys_are_those_of_jetsync(key):
+    """
+    The client refuses the same keys before it sends anything.
+    """
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        bucket = client.jetstream().create_key_value("b")
+        try:
+            bucket.put(key, b"")
+        except jetsync.InvalidKeyError:
+            assert bad_key(key) is not None
+        else:
+            assert bad_key(key) is None
+
+
+class TestColumns:
+    @pytest.mark.parametrize(
+        ("types", "said"),
+        [
+            ({"key": "string"}, r"no column value: .*to_json\(struct\(a, b\)\) as value"),
+            ({"value": "binary"}, r"no column key: .*concat_ws\('.', a, b\) as key"),
+            ({"key": "int", "value": "string"}, "column key has the type int"),
+            ({"key": "string", "value": "int"}, "column value has the type int"),
+            (
+                {"key": "string", "value": "string", "operation": "boolean"},
+                "column operation has the type boolean: make it a string: PUT, DEL or PURGE",
+            ),
+            (
+                {"key": "string", "value": "string", "revision": "bigint"},
+                "no use for column revision: rename revision to expected_revision .*or drop",
+            ),
+            (
+                {"key": "string", "value": "string", "subject": "string", "headers": "string"},
+                "no use for columns subject, headers: .*known are key, value, operation, ttl",
+            ),
+        ],
+    )
+    def test_wrong_columns(self, types, said):
+        """
+        The error is found from the schema, and says which columns a bucket has.
+        """
+
+        def check():
+            found = columns_of(None, constant=True, bucket="b").within(types)
+            found.check_types(types)
+            found.check_known(types)
+
+        with pytest.raises(OptionError, match=said):
+            check()
+
+    def test_columns_are_found_in_any_case(self):
+        """
+        As for streams.
+        """
+        found = columns_of(None, constant=True, bucket="b").within(
+            {"Key": "string", "VALUE": "string", "Expected_Revision": "bigint"}
+        )
+
+        assert found.used() == ["Key", "VALUE", "Expected_Revision"]
+
+    def test_arguments_for_columns(self):
+        """
+        The columns of a bucket have fixed names.
+        """
+        for name in ("subject", "data", "headers", "msg_id", "ttl", "expected_sequence"):
+            given = {"subject": "subject", name: "x"}
+            with pytest.raises(OptionError, match=f"argument {name} does not apply to a bucket"):
+                columns_of(given.pop("subject"), constant=False, bucket="b", **given)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"stream": "S"}, "both stream and bucket"),
+            ({"bucket": "a.b"}, "option bucket is 'a.b': .*letters, digits"),
+            ({"subject": "s"}, "subject does not apply to a bucket"),
+            ({"fastIngest": "true"}, "fastIngest does not apply to a bucket"),
+            ({"mode": "exactlyonce", "ledgerSubject": "l"}, "ledgerSubject does not apply"),
+            (
+                {
+                    "mode": "exactlyonce",
+                    "onInvalidRow": "deadLetter",
+                    "deadLetterSubject": "dead.x",
+                },
+                "would store dead letters in the bucket",
+            ),
+        ],
+    )
+    def test_contradictions(self, options, said):
+        """
+        They are found before anything is sent.
+        """
+        with pytest.raises(OptionError, match=said):
+            read_settings(WriteOptions, {"bucket": "b", **options})
+
+    def test_the_stream_of_a_bucket(self):
+        """
+        A bucket is a stream, so its name appears in logs, and a copy of the options is equal.
+        """
+        made = WriteOptions(bucket="b", mode="exactlyonce")
+
+        assert made.streams == ("KV_b",)
+        assert attrs.evolve(made, write_id="w").stream == "KV_b"
+
+
+@pytest.fixture
+def bucket(js, unique):
+    """
+    A bucket with all features, which is removed afterwards.
+    """
+    yield js.create_key_value(unique, history=5, atomic=True, limit_marker_ttl=60)
+    js.delete_key_value(unique)
+
+
+@pytest.fixture
+def plan(nats_server, unique):
+    """
+    A factory of plans of writes to `bucket`.
+    """
+
+    def make(mode="atleastonce", columns=None, **options):
+        options.setdefault("retry_timeout", 20.0)
+        return make_plan(
+            ConnectSettings(servers=nats_server.url),
+            WriteOptions(bucket=unique, mode=mode, **options),
+            columns or columns_of(None, constant=True, bucket=unique),
+        )
+
+    return make
+
+
+def write(plan, values, *, batch=0, partition=0):
+    """
+    Write rows, given as mappings, as a task does.
+    """
+    with in_task(partition=partition, query="q", batch=batch, task_attempt=batch):
+        return writing.write_rows(plan, [Row(**each) for each in values])
+
+
+def table(bucket):
+    """
+    Return the values of all keys but those of the ledger.
+    """
+    return {
+        key: bytes(entry.value)
+        for key, entry in bucket.get_many([">"]).items()
+        if not key.startswith("_ledger.")
+    }
+
+
+class TestWriting:
+    @in_each_mode
+    def test_changes_of_a_key_keep_their_order(self, bucket, plan, mode):
+        """
+        The last row of a key in a partition is what the key has, also after deletes and purges.
+        """
+        rows = [change(f"k{n % 7}", b"%d" % n) for n in range(500)]
+        rows += [change("k0", None, "DEL"), change("k1", None, "PURGE"), change("k1", b"new")]
+        rows += [change("k2", None, "PURGE"), change("k2", None, "PURGE")]
+
+        written = write(plan(mode, chunk_size=100), rows)
+
+        assert (written.rows, written.stored) == (505, 505)
+        assert table(bucket) == {
+            "k1": b"new",
+            **{f"k{n % 7}": b"%d" % n for n in range(493, 500) if n % 7 > 2},
+        }
+        assert bucket.history("k0")[-1].operation is jetsync.KeyOperation.DELETE
+        assert [bytes(each.value) for each in bucket.history("k1")] == [b"", b"new"]
+
+    @pytest.mark.parametrize("mode", ["atleastonce", "exactlyonce"])
+    def test_expected_revisions(self, bucket, plan, mode):
+        """
+        A row is stored if its key has the expected revision, and 0 stands for a key without one.
+        """
+        first = bucket.put("a", b"1")
+        rows = [change("a", b"2", expected=first), change("new", b"3", expected=0)]
+
+        written = write(plan(mode), rows)
+
+        assert written.stored == 2
+        assert table(bucket) == {"a": b"2", "new": b"3"}
+
+    @pytest.mark.parametrize("mode", ["atleastonce", "exactlyonce"])
+    def test_another_revision_fails_the_task(self, bucket, plan, mode):
+        """
+        The error names the row, the key and both revisions.
+        """
+        bucket.put("a", b"1")
+        now = bucket.put("a", b"2")
+        rows = [change("b", b"x"), change("a", b"3", expected=now - 1)]
+
+        with pytest.raises(RowError) as caught:
+            write(plan(mode), rows)
+
+        said = f"row 1 of partition 0: key 'a' has revision {now}, and the row expects {now - 1}"
+        assert said in str(caught.value)
+        assert caught.value.column == "expected_revision"
+        assert bytes(bucket.get("a").value) == b"2"
+
+    @pytest.mark.parametrize("mode", ["atleastonce", "exactlyonce"])
+    def test_rows_with_another_revision_are_skipped(self, bucket, plan, mode):
+        """
+        They count as invalid, and the other rows are stored. A later row of a key whose revision a
+        row of the write has changed is one of them.
+        """
+        now = bucket.put("a", b"1")
+        rows = [change(f"b{n}", b"x") for n in range(20)]
+        rows[3] = change("a", b"no", expected=now + 1)
+        rows[7] = change("none", None, "DEL", expected=now)
+        rows[9] = change("a", b"2", expected=now)
+        rows[11] = change("a", b"3", expected=now)
+
+        written = write(plan(mode, on_invalid_row="skip", chunk_size=6), rows)
+
+        assert (written.rows, written.stored, written.invalid) == (20, 17, 3)
+        assert len(table(bucket)) == 17
+        assert table(bucket)["a"] == b"2"
+
+    def test_rows_with_another_revision_become_dead_letters(self, js, bucket, plan, target):
+        """
+        A dead letter has the value of the row, its key in the subject, and its other columns.
+        """
+        bucket.put("a", b"1")
+        dead = f"{target.name}.dead"
+        rows = [change("a", b"2", expected=99), change("a b", b"3"), change("c", b"4")]
+
+        written = write(plan(on_invalid_row="deadletter", dead_letter_subject=dead), rows)
+
+        assert (written.stored, written.invalid) == (1, 2)
+        found = {bytes(each.data): each.headers for each in target.scan()}
+        late, illegal = found[b"2"], found[b"3"]
+        assert "has revision" in late["Jetsync-Dead-Letter-Reason"]
+        assert late["Jetsync-Dead-Letter-Subject"] == f"$KV.{bucket.bucket}.a"
+        assert late["Jetsync-Dead-Letter-Columns"] == '{"expected_revision": 99}'
+        assert "the key has a character" in illegal["Jetsync-Dead-Letter-Reason"]
+        assert illegal["Jetsync-Dead-Letter-Subject"] == f"$KV.{bucket.bucket}.a b"
+
+    def test_a_task_that_runs_again_finds_its_conditional_rows(self, bucket, plan):
+        """
+        Its first run has changed their revisions. A key with the value of the row counts as a
+        duplicate.
+        """
+        now = bucket.put("a", b"1")
+        rows = [change("a", b"2", expected=now), change("b", None, "DEL", expected=0)]
+        write(plan(), rows)
+
+        written = write(plan(), rows)
+
+        assert (written.stored, written.duplicates) == (0, 2)
+
+    def test_times_to_live(self, js, nats_server, unique):
+        """
+        The bucket has to allow them.
+        """
+        bucket = js.create_key_value(unique, limit_marker_ttl=60)
+        try:
+            settings = ConnectSettings(servers=nats_server.url)
+            columns = attrs.evolve(columns_of(None, constant=True, bucket=unique), ttl="ttl")
+            plan = make_plan(settings, WriteOptions(bucket=unique), columns)
+
+            write(plan, [change("a", b"1", ttl=3600), change("b", b"2")])
+
+            assert (bucket.get("a").ttl, bucket.get("b").ttl) == (3600, None)
+        finally:
+            js.delete_key_value(unique)
+
+    def test_parts_are_retried_in_order(self, bucket, plan, monkeypatch):
+        """
+        If a row of a key is not stored, the later rows of the key are stored again after it.
+        """
+        plan = plan()
+        published = []
+        real = jetsync.JetStream.publish_many
+
+        def losing(js, messages, **options):
+            assert options["retries"] == 0
+            messages = list(messages)
+            published.append([subject.rpartition(".")[2] for subject, _ in messages])
+            if len(published) > 1:
+                return real(js, messages, **options)
+            # The second message is lost, and so are the fourth and all that follow it.
+            report = real(js, [messages[0], messages[2]], **options)
+            error = jetsync.NoStreamResponseError(messages[1][0])
+            failures = [
+                jetsync.PublishFailure(n, jetsync.OutboundMessage(*messages[n]), error)
+                for n in (1, 3)
+            ]
+            raise jetsync.PublishManyError(attrs.evolve(report, failures=failures))
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", losing)
+        keys = ["x", "a", "a", "b", "a", "c"]
+        rows = [{"key": key, "value": b"%d" % n} for n, key in enumerate(keys)]
+
+        written = write(plan, rows)
+
+        assert published == [keys, ["a", "a", "b", "a", "c"]]
+        assert table(bucket) == {"x": b"0", "a": b"4", "b": b"3", "c": b"5"}
+        assert (written.rows, written.stored) == (6, 6)
+
+
+class TestExactlyOnce:
+    def test_the_ledger_is_in_the_bucket(self, bucket, plan):
+        """
+        A replay stores nothing again, and a task that was overtaken stores nothing at all.
+        """
+        rows = [change(f"k{n}", b"%d" % n) for n in range(30)]
+        late = plan("exactlyonce", chunk_size=10)
+        write(late, rows)
+        before = bucket.stream.info().state.last_seq
+
+        written = write(again(late), rows)
+        assert (written.skipped, written.stored) == (30, 0)
+        assert bucket.stream.info().state.last_seq == before
+
+        write(again(late), [change("k0", b"newer")], batch=1)
+        with pytest.raises(OvertakenError):
+            write(again(late), rows)
+        assert bytes(bucket.get("k0").value) == b"newer"
+        assert sorted(set(bucket.keys()) - set(table(bucket))) == ["_ledger.q.0"]
+
+    def test_a_replay_does_not_look_at_revisions(self, bucket, plan):
+        """
+        The first run has changed them, and the ledger counts its rows.
+        """
+        now = bucket.put("a", b"1")
+        rows = [change("a", b"2", expected=now), change("b", b"3", expected=now)]
+        first = plan("exactlyonce", on_invalid_row="skip")
+        assert write(first, rows).invalid == 1
+
+        written = write(again(first), rows)
+
+        assert (written.skipped, written.stored, written.invalid) == (2, 0, 0)
+
+
+def test_a_chunk_ends_before_a_change_that_refers_to_an_earlier_one():
+    """
+    The server compares expectations and purges with the state before an atomic batch.
+    """
+    message = jetsync.OutboundMessage
+    expect = jetsync.Expect(last_subject_sequence=1)
+    changes = [
+        ("$KV.b.a", b"1"),
+        ("$KV.b.a", b"2"),
+        message("$KV.b.b", b"3", expect=expect),
+        message("$KV.b.a", b"", PURGE),
+        ("$KV.b.a", b"4"),
+        message("$KV.b.a", b"5", expect=expect),
+        message("$KV.b.a", b"", DELETE),
+    ]
+    chunks = Chunks(iter(changes), of_keys=True)
+
+    sizes, more = [], True
+    while more:
+        chunk, more = chunks.take(100)
+        sizes.append(len(chunk))
+
+    assert sizes == [3, 2, 2]
+    assert chunks.taken == 7
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        ("made", "options", "columns", "said"),
+        [
+            ({}, {"mode": "atomic"}, {}, "set atomic on the bucket"),
+            ({}, {}, {"ttl": "ttl"}, "set limit_marker_ttl on the bucket"),
+            (
+                {"atomic": True},
+                {"mode": "atomic"},
+                {"expected_sequence": "expected_revision"},
+                "mode atomic cannot write column expected_revision",
+            ),
+        ],
+    )
+    def test_a_bucket_that_cannot_store_the_rows(
+        self, nats_server, js, unique, made, options, columns, said
+    ):
+        """
+        It is found before the first row, and the advice names the option of the bucket.
+        """
+        js.create_key_value(unique, **made)
+        settings = ConnectSettings(servers=nats_server.url)
+        wanted = attrs.evolve(columns_of(None, constant=True, bucket=unique), **columns)
+        try:
+            with pytest.raises(JetStreamSparkError, match=said):
+                make_plan(settings, WriteOptions(bucket=unique, **options), wanted)
+        finally:
+            js.delete_key_value(unique)
+
+    def test_a_mirror(self, nats_server, js, unique):
+        """
+        The error names the bucket to write to.
+        """
+        js.create_key_value(unique)
+        js.create_key_value(f"{unique}-copy", mirror=unique)
+        settings = ConnectSettings(servers=nats_server.url)
+        try:
+            with pytest.raises(JetStreamSparkError, match=f"write to bucket {unique}$"):
+                make_plan(settings, WriteOptions(bucket=f"{unique}-copy"), Columns(bucket="x"))
+        finally:
+            js.delete_key_value(f"{unique}-copy")
+            js.delete_key_value(unique)
+
+    def test_a_missing_bucket(self, nats_server):
+        """
+        The error says that it is a bucket.
+        """
+        settings = ConnectSettings(servers=nats_server.url)
+        with pytest.raises(JetStreamSparkError, match="create the bucket, or correct the option"):
+            make_plan(settings, WriteOptions(bucket="no_such"), Columns(bucket="no_such"))
+
+    def test_another_domain(self, nats_server):
+        """
+        Keys of another domain have other subjects.
+        """
+        settings = ConnectSettings(servers=nats_server.url, domain="hub")
+        with pytest.raises(OptionError, match="bucket of another JetStream domain"):
+            make_plan(settings, WriteOptions(bucket="b"), Columns(bucket="b"))
+
+    def test_dead_letters_in_the_bucket(self, bucket, plan):
+        """
+        They would be values of keys.
+        """
+        dead = f"$KV.{bucket.bucket}.dead"
+        with pytest.raises(OptionError, match="would be values of bucket"):
+            plan(on_invalid_row="deadletter", dead_letter_subject=dead)
+
+
+def test_a_server_that_restarts_keeps_the_last_change_of_each_key():
+    """
+    Retries of lost changes do not overwrite later changes of their keys.
+    """
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        bucket = client.jetstream().create_key_value("b")
+        plan = make_plan(
+            ConnectSettings(servers=server.url),
+            WriteOptions(bucket="b", max_in_flight=50, retry_timeout=20.0),
+            columns_of(None, constant=True, bucket="b"),
+        )
+        half, back = threading.Event(), threading.Event()
+
+        def rows():
+            for number in range(2000):
+                if number == 1000:
+                    half.set()
+                    assert back.wait(60)
+                yield Row(key=f"k{number % 10}", value=b"%d" % number)
+
+        def restart():
+            assert half.wait(60)
+            server.kill()
+            back.set()
+            server.restart()
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        try:
+            with in_task():
+                written = writing.write_rows(plan, rows())
+        finally:
+            half.set()
+            thread.join(60)
+            forget(plan.settings)
+        client.flush(timeout=30)
+
+        assert written.stored == 2000
+        assert table(bucket) == {f"k{n % 10}": b"%d" % n for n in range(1990, 2000)}
