@@ -479,6 +479,33 @@ class TestWriting:
         assert table(bucket) == {"x": b"0", "a": b"4", "b": b"3", "c": b"5"}
         assert (written.rows, written.stored) == (6, 6)
 
+    def test_a_refusal_without_a_conflict_is_retried(self, bucket, plan, monkeypatch):
+        """
+        A leader refuses a change while it stores another one of the key. Later rows of the key wait
+        for the retry.
+        """
+        now = bucket.put("a", b"1")
+        published = []
+        real = jetsync.JetStream.publish_many
+
+        def busy(js, messages, **options):
+            published.append([bytes(each.data) for each in messages])
+            if len(published) > 1:
+                return real(js, messages, **options)
+            report = real(js, [], **options)
+            refused = jetsync.WrongLastSequenceError()
+            failures = [jetsync.PublishFailure(n, m, refused) for n, m in enumerate(messages)]
+            raise jetsync.PublishManyError(attrs.evolve(report, failures=failures))
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", busy)
+        rows = [change("a", b"2", expected=now), change("a", b"3", expected=now + 9)]
+
+        written = write(plan(on_invalid_row="skip"), rows)
+
+        assert published == [[b"2", b"3"]] * 2
+        assert (written.stored, written.invalid) == (1, 1)
+        assert bytes(bucket.get("a").value) == b"2"
+
 
 class TestExactlyOnce:
     def test_the_ledger_is_in_the_bucket(self, bucket, plan):
@@ -499,6 +526,21 @@ class TestExactlyOnce:
             write(again(late), rows)
         assert bytes(bucket.get("k0").value) == b"newer"
         assert sorted(set(bucket.keys()) - set(table(bucket))) == ["_ledger.q.0"]
+
+    def test_the_name_of_the_bucket_does_not_move_the_ledger(self, js, nats_server, unique):
+        """
+        In a stream, a token with "ledger" begins the subjects of the ledger.
+        """
+        name = f"ledger-{unique}"
+        js.create_key_value(name, atomic=True)
+        settings = ConnectSettings(servers=nats_server.url)
+        options = WriteOptions(bucket=name, mode="exactlyonce")
+        try:
+            made = make_plan(settings, options, columns_of(None, constant=True, bucket=name))
+        finally:
+            js.delete_key_value(name)
+
+        assert made.ledgers == (f"$KV.{name}._ledger",)
 
     def test_a_replay_does_not_look_at_revisions(self, bucket, plan):
         """

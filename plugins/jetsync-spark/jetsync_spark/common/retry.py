@@ -31,6 +31,7 @@ TEMPORARY: Final = (
     jetsync.NoStreamResponseError,
     jetsync.PublishOutcomeUnknownError,
     jetsync.RequestTimeoutError,
+    jetsync.SubjectCheckUnavailableError,
     jetsync.TemporarilyUnavailableError,
     jetsync.TooManyInflightError,
     jetsync.TooManyRequestsError,
