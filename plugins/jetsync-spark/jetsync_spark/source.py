@@ -31,7 +31,7 @@ __all__ = ["JetStreamDataSource"]
 
 class JetStreamDataSource(DataSource):
     """
-    ``format("jetstream")``: reads streams and key-value buckets, writes streams.
+    ``format("jetstream")``: reads and writes streams and key-value buckets.
     """
 
     parallelism: int | None = None

@@ -122,6 +122,26 @@ class TestFilters:
             js.delete_stream(unique)
 
 
+class TestLedger:
+    def test_of_a_bucket(self, js, source, unique):
+        """A table does not show the ledger of writes to the bucket, unless it names its keys."""
+        kv = js.create_key_value(unique, storage="memory")
+        try:
+            for key in ("a", "_ledger.q.0", "_ledgers"):
+                kv.put(key, b"")
+
+            def revisions(**options):
+                reader = source(bucket=unique, **options).reader(KEYS)
+                (part,) = reader.partitions()
+                return [each for rows in reader.read(part) for each in rows[0].to_pylist()]
+
+            assert sorted(revisions()) == [1, 3]
+            assert sorted(revisions(keys="*")) == [1, 3]
+            assert revisions(keys="_ledger.>") == [2]
+        finally:
+            js.delete_key_value(unique)
+
+
 class TestMoments:
     def test_of_a_bucket_without_history(self, js, source, unique):
         """Keys that are written during the read would be missing, so the bucket is refused."""
