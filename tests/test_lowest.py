@@ -69,7 +69,7 @@ def test_extras_for_users():
     """
     names = {requirement.name for requirement in lowest.requirements("jetsync")}
 
-    assert {"nats-py", "cattrs", "aiohttp", "nkeys", "pyarrow", "click"} <= names
+    assert {"nats-py", "attrs", "aiohttp", "nkeys", "pyarrow", "click"} <= names
     assert names & {"pytest", "ruff", "sphinx", "mypy", "tox"} == set()
 
 

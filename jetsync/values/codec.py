@@ -2,8 +2,7 @@
 Convert attrs models to the JSON of the JetStream API and back.
 
 Durations are integer nanoseconds on the wire. Times are RFC 3339 with up to nine digits of
-fraction, and binary data is base64. A field that is None is not sent. An explicit ``False``, ``0``
-or ``[]`` is sent.
+fraction. A field that is None is not sent. An explicit ``False``, ``0`` or ``[]`` is sent.
 
 An update replaces the whole configuration, so a server must get back what it sent. A model keeps
 the fields that it does not know in ``extra``, and remembers how the others were received. A field
@@ -13,8 +12,6 @@ that still has the value that was received is sent exactly as it was received. A
 
 from __future__ import annotations
 
-import base64
-import binascii
 import datetime as dt
 import decimal
 import enum
@@ -26,7 +23,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args, get_origin
 
 import attrs
-import cattrs
 
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync._base.fields import LARGEST_COUNT, Choice, aware, known_or_new, whole_number
@@ -232,8 +228,6 @@ def _encode(value: Any) -> Any:
         return value.value
     if isinstance(value, dt.datetime):
         return format_time(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode("ascii")
     if isinstance(value, (str, bool, int, float)) or value is None:
         return value
     if isinstance(value, Mapping):
@@ -241,27 +235,43 @@ def _encode(value: Any) -> Any:
     return [_encode(item) for item in value]
 
 
-def _integer(value: Any, _: Any = None) -> int:
+def _integer(value: Any) -> int:
     if type(value) is not int or not -(1 << 63) <= value < 1 << 64:
         raise TypeError("not a 64-bit integer")
     return value
 
 
-def _number(value: Any, _: Any = None) -> float:
+def _number(value: Any) -> float:
     if type(value) is not float:
         value = _integer(value)
     return float(value)
 
 
-def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that accepts only one JSON type; the one of cattrs would convert any value."""
+def _exact(kind: type[Any]) -> Callable[[Any], Any]:
+    """Return a function that accepts only one JSON type."""
 
-    def take(value: Any, _: Any) -> Any:
+    def take(value: Any) -> Any:
         if not isinstance(value, kind):
             raise TypeError(f"not a JSON {kind.__name__}")
         return value
 
     return take
+
+
+def _time(value: str) -> dt.datetime | None:
+    # Go writes the zero time for "no time".
+    return None if value.startswith("0001-01-01T00:00:00") else parse_time(value)
+
+
+# How values of plain types are read.
+_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    Any: lambda value: value,
+    str: _exact(str),
+    bool: _exact(bool),
+    int: _integer,
+    float: _number,
+    dt.datetime: _time,
+}
 
 
 def _decode_duration(value: Any) -> float | None:
@@ -295,24 +305,37 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
     if {int, type(None)} <= {*parts}:
         least, most = attribute.metadata.get("range", SIGNED)
         encode = functools.partial(whole_number, attribute.name, least=least, most=most)
-    structure = _converter().get_structure_hook(wanted)
-    shape = _shape(wanted)
+    read = _reader(wanted)
     # Counters default to 0, because servers omit them. Only limits may be negative.
     counts = wanted is int and attribute.default == 0
 
     def decode(value: Any) -> Any:
-        if not isinstance(value, shape) or (counts and value < 0):
-            raise TypeError("it has a wrong type or is negative")
-        return structure(value, wanted)
+        if counts and value < 0:
+            raise TypeError("it is negative")
+        return read(value)
 
     return _WireField(attribute.name, decode, encode)
 
 
-def _shape(wanted: Any) -> type[Any]:
-    """Return the JSON type of a list or an object; cattrs would accept any iterable."""
-    parts = get_args(wanted) if type(None) in get_args(wanted) else (wanted,)
-    kinds = {get_origin(part) for part in parts}
-    return next((kind for kind in (list, dict) if kind in kinds), object)
+def _reader(wanted: Any) -> Callable[[Any], Any]:
+    """
+    Return the function that reads the JSON value of an annotated type, which is not ``null``.
+
+    It raises TypeError if the value has another type.
+    """
+    if wanted in _READERS:
+        return _READERS[wanted]
+    kind, parts = get_origin(wanted), get_args(wanted)
+    if type(None) in parts:
+        return _reader(next(part for part in parts if part is not type(None)))
+    if kind in {list, dict}:
+        take, read = _exact(kind), _reader(parts[-1])
+        if kind is list:
+            return lambda value: [read(item) for item in take(value)]
+        return lambda value: {key: read(item) for key, item in take(value).items()}
+    if issubclass(wanted, Choice):
+        return lambda value: known_or_new(wanted, _READERS[str](value))
+    return functools.partial(from_wire, wanted)
 
 
 _fields_by_class: Final[dict[type, Mapping[str, _WireField]]] = {}
@@ -377,32 +400,3 @@ def to_wire(model: WireModel) -> dict[str, Any]:
             wire[name] = field.encode(value)
     wire.update(model.extra)
     return wire
-
-
-def _structure_time(value: str, _: Any) -> dt.datetime | None:
-    # Go writes the zero time for "no time".
-    return None if value.startswith("0001-01-01T00:00:00") else parse_time(value)
-
-
-def _structure_bytes(value: Any, _: Any) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise ProtocolError(f"not base64: {value[:40]!r}") from error
-
-
-@functools.cache
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(detailed_validation=False)
-    take_text = _exact(str)
-    converter.register_structure_hook(WireModel, lambda value, wanted: from_wire(wanted, value))
-    converter.register_structure_hook(
-        Choice, lambda value, wanted: known_or_new(wanted, take_text(value, str))
-    )
-    converter.register_structure_hook(str, take_text)
-    converter.register_structure_hook(bool, _exact(bool))
-    converter.register_structure_hook(int, _integer)
-    converter.register_structure_hook(float, _number)
-    converter.register_structure_hook(dt.datetime, _structure_time)
-    converter.register_structure_hook(bytes, _structure_bytes)
-    return converter
