@@ -16,7 +16,7 @@ from jetsync._proto.pull import message_size
 from jetsync.values.ack_subject import parse_ack_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jetsync._proto.consumer_probe import ConsumerProbe
     from jetsync.values.frame import Frame
@@ -37,11 +37,9 @@ class Buffered(ABC):
         self.probe: ConsumerProbe = probe
         self.stop_after = stop_after
         self._max_deliver = max_deliver
-        # The messages that arrived and were not taken, oldest first.
+        # The messages that arrived and were not taken, oldest first. Any thread takes them by the
+        # deque's own `popleft`, because every message goes through it.
         self.buffer: deque[Frame] = deque()
-        # Takes the oldest message, or raises IndexError; any thread. It is the deque's own method,
-        # because every message goes through it.
-        self.take_first: Callable[[], Frame] = self.buffer.popleft
         # Messages that were taken out of the buffer and still count as if they were in it.
         self.parked = 0
         self.parked_bytes = 0
@@ -183,7 +181,7 @@ class Buffered(ABC):
         taken, self.refused = self.refused, []
         waiting: list[Frame] = []
         with contextlib.suppress(IndexError):  # None is left.
-            waiting.extend(iter(self.take_first, None))
+            waiting.extend(iter(self.buffer.popleft, None))
         if not self._max_deliver:
             return taken + waiting
         for frame in waiting:
@@ -212,7 +210,6 @@ class Buffered(ABC):
         The deque is replaced, because a thread that does not exist here may have locked it.
         """
         self.buffer = deque()
-        self.take_first = self.buffer.popleft
         self.fail(error)
 
     def snapshot(self, most: int | None = None) -> list[Frame]:

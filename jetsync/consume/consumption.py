@@ -136,7 +136,7 @@ class Consumption(TakingStorage):
         self._expires = options.expires
         self._core = core = ConsumptionCore(target, options, handler=handler)
         is_quick = handler is None and not self._auto_ack
-        parts = core.buffer, core.take_first, core.low, core.make, None
+        parts = core.buffer, core.buffer.popleft, core.low, core.make, None
         self._quick = parts if is_quick else None
         disown(target.lane.later, self, self._core)
 

@@ -135,9 +135,8 @@ class ConsumptionCore:
             pulling.begin(target, self.engine)
             self._keep_consumer()
         self.buffer: deque[Frame] = self.engine.buffer
-        self.take_first: Callable[[], Frame] = self.engine.take_first
-        # The same for a loop, see `one_by_one`.
-        self.oldest: Iterator[Frame] = one_by_one(deque.popleft, self.engine.buffer)
+        # Takes the oldest one for a loop, see `one_by_one`.
+        self.oldest: Iterator[Frame] = one_by_one(deque.popleft, self.buffer)
         # What an ordered consumption has taken and not returned yet. If Ctrl-C interrupts a call,
         # the next one returns it.
         self.taken: Frame | None = None
@@ -312,8 +311,8 @@ class ConsumptionCore:
         Takes no lock, and replaces all locks: threads that do not exist here may hold them.
         """
         self.engine.after_fork(errors.ForkedProcessError())
-        self.buffer, self.take_first = self.engine.buffer, self.engine.take_first
-        self.oldest = one_by_one(deque.popleft, self.engine.buffer)
+        self.buffer = self.engine.buffer
+        self.oldest = one_by_one(deque.popleft, self.buffer)
         self.taken = None
         # No compiled `__next__` takes anything from the deque that was replaced.
         self.low[0], self.low = sys.maxsize, [-1]
@@ -332,7 +331,7 @@ class ConsumptionCore:
     def take_now(self) -> Frame | None:
         """Return the frame of the next message if it is in the buffer."""
         try:
-            return self.take_first()
+            return next(self.oldest)
         except IndexError:
             return None
 

@@ -236,7 +236,7 @@ class BatchIteration(TakingStorage):
         self._quick = (
             None
             if fetch.source is not None
-            else (core.buffer, core.take_first, core.low, core.make, record)
+            else (core.buffer, core.buffer.popleft, core.low, core.make, record)
         )
         # Whether it yields nothing more.
         self.is_over: bool = False

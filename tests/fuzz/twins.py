@@ -547,7 +547,6 @@ class Core:
 
     def __init__(self, plan: list[tuple[list[Any], int]], make: Callable[..., Any]) -> None:
         self.buffer: deque[Any] = deque()
-        self.take_first = self.buffer.popleft
         self.oldest = one_by_one(deque.popleft, self.buffer)
         self.low = [-1]
         self.make = make
@@ -585,7 +584,6 @@ class Core:
     def fork(self) -> None:
         """Replace what a forked child replaces, in the same order."""
         self.buffer = deque([(b"forked", b"", None, b"")])
-        self.take_first = self.buffer.popleft
         self.oldest = one_by_one(deque.popleft, self.buffer)
         self.low[0], self.low = sys.maxsize, [-1]
 
@@ -601,7 +599,7 @@ def consumption_on(base: type) -> type:
 
         def __init__(self, core: Core) -> None:
             self._core = core
-            self._quick = core.buffer, core.take_first, core.low, core.make, None
+            self._quick = core.buffer, core.buffer.popleft, core.low, core.make, None
 
     return Taker
 
@@ -650,7 +648,7 @@ def batch_on(base: type) -> type:
             self._reading = SimpleNamespace(free=[None])
             self._reading.entry = one_by_one(list.pop, self._reading.free)
             record = fetch.yielded if fetch.wants_acks else None
-            self._quick = core.buffer, core.take_first, core.low, core.make, record
+            self._quick = core.buffer, core.buffer.popleft, core.low, core.make, record
 
     return Taker
 

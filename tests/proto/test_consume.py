@@ -76,7 +76,7 @@ class Rig:
 
     def take(self, count):
         for _ in range(count):
-            self.engine.take_first()
+            self.engine.buffer.popleft()
 
 
 class TestFilling:
@@ -171,7 +171,7 @@ class TestFilling:
         rig = Rig(**limits)
         rig.send()
         rig.receive(*[message()] * 10)
-        taken = [rig.engine.take_first() for _ in range(5)]
+        taken = [rig.engine.buffer.popleft() for _ in range(5)]
         for frame in taken:
             rig.engine.park(frame)
         assert (rig.asked(), rig.engine.low_mark()) == ([], 0)
@@ -302,7 +302,7 @@ class TestEnding:
         rig.engine.after_fork(error)
         assert (rig.engine.error, rig.engine.take_all(), rig.asked()) == (error, [], [])
         with pytest.raises(IndexError):
-            rig.engine.take_first()
+            rig.engine.buffer.popleft()
 
 
 class TestStatuses:
@@ -743,7 +743,7 @@ class World:
 
     def take(self, count):
         for _ in range(min(count, len(self.engine.buffer))):
-            frame = self.engine.take_first()
+            frame = self.engine.buffer.popleft()
             self.taken.append(int(frame[3]))
 
     def pass_time(self, seconds):

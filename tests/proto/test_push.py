@@ -60,7 +60,7 @@ class Rig:
         return self.engine.receive(list(frames), self.clock())
 
     def take(self, count):
-        return [self.engine.take_first() for _ in range(count)]
+        return [self.engine.buffer.popleft() for _ in range(count)]
 
     def answer(self):
         """Send the answer that is due, and return its subject."""
