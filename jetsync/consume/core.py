@@ -74,7 +74,7 @@ class ConsumptionCore:
 
     Its *feed* fills the buffer: with pulls, or by the subscription of a push consumer. A fetch ends
     when it has what it asked for, or when its time is over. A consumption is kept filled. If the
-    consumer of an ordered read is lost, the buffer is filled from another one, see :meth:`replace`.
+    consumer of an ordered read is lost, :meth:`wait_for_next` fills the buffer from another one.
 
     Threads: any, and signal handlers.
     Locks: the reading turn, ``reading.turn``, protects the feed and the engine. The pool lock of
@@ -413,25 +413,35 @@ class ConsumptionCore:
                 return False
         return True
 
-    def wait_for_next(self, deadline: Deadline | None) -> bool:
-        """Do the same for an ordered read, whose consumer is replaced if it is lost."""
+    def wait_for_next(
+        self, deadline: Deadline | None, replaced: Callable[[], None] | None = None
+    ) -> bool:
+        """
+        Do the same for an ordered read, whose consumer is replaced if it is lost.
+
+        Args:
+            deadline: The deadline; None waits without one.
+            replaced: Called before the next consumer is pulled from.
+        """
         while not self.wait_for_frame(deadline):
-            if self.lost is None or not self.replace(deadline):
+            if not self._replace(deadline):
                 return False
-            self.resume()
+            if replaced is not None:
+                replaced()
+            # Pulls from the consumer that was made.
+            self.reading.run(FOREVER, self._resume)
         return True
 
-    def replace(self, deadline: Deadline | None) -> bool:
-        """
-        Have another consumer created because this one is lost; call :meth:`resume` after it.
-
-        Returns False at the end and at the deadline.
-        """
+    def _replace(self, deadline: Deadline | None) -> bool:
+        """Have another consumer created if this one is lost; return whether there is one."""
         source, reason, over = self.source, self.lost, self.reading.over
         if source is None or reason is None:
             return False
+        until = FOREVER if deadline is None else deadline
+        if self.engine.send_until < until.at:
+            until = Deadline(self.engine.send_until, self.engine.wait)
         try:
-            source.remake(deadline, reason, over)
+            source.remake(until, reason, over)
         except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
             raise
         except errors.WaitTimeoutError as late:
@@ -443,10 +453,6 @@ class ConsumptionCore:
         except errors.JetSyncError as error:
             self._end(error)
         return not over.is_set()
-
-    def resume(self) -> None:
-        """Pull from the consumer that :meth:`replace` has made."""
-        self.reading.run(FOREVER, self._resume)
 
     def wait_until_sent(self) -> None:
         """Wait until there is a connection for the pull of a fetch; raise why there is none."""

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.iterations import ENTRY, OF_OTHERS
 from jetsync._base.pickling import refuse_copy
@@ -142,30 +142,28 @@ class Fetch:
         Args:
             result: What plugins get as the result if the consumer is replaced.
         """
-        core, engine, source = self.core, self._engine, self.source
-        while self.is_taken or not core.wait_for_frame(None):
-            if source is None or self.is_over:
-                # It has ended, or another iteration has: what that has not taken was given back.
-                return False
-            if core.lost is None:
-                is_over = self.closing or source.context.connection.stopping
-                source.fresh = engine.error is None and source.is_current and not is_over
-                return False
-            error = engine.error
-            try:
-                self.leave_plugins(result, error)
-            except Exception as raised:
-                if raised is not error:
-                    raise
-            until = Deadline(engine.send_until, engine.wait)
-            if not core.replace(until):
-                return False
-            rest = engine.rest(time.monotonic())
-            if rest is not None:
-                self._enter_plugins(source.target, rest, until.remaining())
-            core.resume()
+        core, source = self.core, self.source
+        # Another iteration may have ended it: what that has not taken was given back.
+        is_over = self.is_taken and (self.is_over or core.lost is None)
+        if is_over or not core.wait_for_next(None, partial(self._enter_next, result)):
+            if source is not None and not (self.is_over or self._engine.error):
+                is_closed = self.closing or source.context.connection.stopping
+                source.fresh = source.is_current and not is_closed
+            return False
         self.prune()
         return True
+
+    def _enter_next(self, result: object) -> None:
+        """Have plugins see the pull from the next consumer as another fetch."""
+        engine, source, now = self._engine, self.source, time.monotonic()
+        error, rest = engine.error, engine.rest(now)
+        try:
+            self.leave_plugins(result, error)
+        except Exception as raised:
+            if raised is not error:
+                raise
+        if rest is not None and source is not None:
+            self._enter_plugins(source.target, rest, engine.send_until - now)
 
     def prune(self) -> None:
         """Forget acknowledged messages, so that a long batch does not keep all of them."""

@@ -14,7 +14,7 @@ from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.messages import is_another, leader_get
-from jetsync._base.deadline import FOREVER, Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.integers import read_count
 from jetsync._base.locks import POLL, Latch, UnlessSet
@@ -320,18 +320,17 @@ class OrderedSource:
         self.describe = lambda: info
         return info
 
-    def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
+    def remake(self, until: Deadline, reason: ResetReason, over: Latch) -> None:
         """
         Create another consumer, in as many attempts as it takes; return early once *over* is set.
 
         Raises:
-            WaitTimeoutError: The deadline has passed. Its cause is the last error, if any.
+            WaitTimeoutError: The deadline *until* has passed. Its cause is the last error, if any.
             ResetAttemptsExceededError: There were too many attempts.
             StreamNotFoundError: The stream has been missing for :data:`MISSING` seconds, or another
                 stream now has its name.
             JetSyncError: Another attempt cannot succeed.
         """
-        until = FOREVER if deadline is None else deadline
         lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
         failure: errors.JetSyncError | None = None
         attempts = 0

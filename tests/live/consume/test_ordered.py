@@ -1262,7 +1262,7 @@ class TestFetch:
         If another thread closes a batch while its consumer is being replaced, the iteration ends.
         """
         batch = ordered.fetch(10, expires=120)
-        resume = ConsumptionCore.resume
+        resume = ConsumptionCore._resume
 
         def close_by_another():
             with ThreadPoolExecutor(1) as pool:
@@ -1275,7 +1275,7 @@ class TestFetch:
             if when == "after":
                 close_by_another()
 
-        monkeypatch.setattr(ConsumptionCore, "resume", closing)
+        monkeypatch.setattr(ConsumptionCore, "_resume", closing)
         # Otherwise, the deletion may overtake the pull.
         eventually(lambda: ordered.info().num_waiting == 1)
         stream.delete_consumer(ordered.name)
