@@ -158,10 +158,7 @@ class Feed(ABC, Generic[E]):
                 with contextlib.suppress(errors.TransportError):
                     self.lane.outbox.wait_open(Deadline(until, CONNECTION_WAIT))
             return
-        due = self.engine.next_look()
-        if due is not None and due < deadline.at:
-            deadline = Deadline(due, deadline.total)
-        self.lane.wait(box, deadline)
+        self.lane.wait(box, deadline, self.engine.next_look())
 
     def interrupt(self) -> None:
         """End a :meth:`wait`, of another thread or of the call that this handler interrupted."""

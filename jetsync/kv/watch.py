@@ -303,11 +303,10 @@ class Watch(Generic[ValueT]):
         """
         self._end()
         self._core.close()
-        context = self._bucket.context
+        context, until = self._bucket.context, self._until or FOREVER
         # Without a connection, the server deletes the consumer after its inactive threshold.
         if context.connection.is_connected:
-            until = context.deadline(None)
-            self._source.close(until if self._until is None else self._until.at_most(until.total))
+            self._source.close(until.at_most(context.default_timeout))
 
     def _take(self, until: Deadline, initial: bool = False) -> Entry[ValueT]:  # noqa: FBT001, FBT002 - as an argument of `map`
         """
