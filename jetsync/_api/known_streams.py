@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync import errors
-from jetsync._io.outbox import LaneState
 from jetsync.values.codec import from_wire
 from jetsync.values.server_versions import api_level_of
 from jetsync.values.stream_config import StreamConfig
@@ -91,7 +90,7 @@ class StreamCache:
             NoStreamResponseError: No stream stores the subject.
             ApiError, RequestTimeoutError, TransportError: The request failed.
         """
-        epoch = self._epoch(deadline)
+        epoch = self._account.lane.outbox.wait_open(deadline)
         if not fresh:
             kept = self.kept(subject, epoch)
             if kept is not None:
@@ -132,7 +131,7 @@ class StreamCache:
             StreamNotFoundError: The stream does not exist.
             ApiError, RequestTimeoutError, TransportError: The request failed.
         """
-        epoch = self._epoch(deadline)
+        epoch = self._account.lane.outbox.wait_open(deadline)
         known = self._known.get(name)
         if known is not None and known.epoch == epoch and not fresh:
             return known
@@ -141,11 +140,6 @@ class StreamCache:
     def forget(self, name: str) -> None:
         """Have the next call that needs the stream called *name* look it up again."""
         self._known.pop(name, None)
-
-    def _epoch(self, deadline: Deadline) -> int:
-        """Return the current connection, or wait for the next one."""
-        outbox = self._account.lane.outbox
-        return outbox.epoch if outbox.state is LaneState.OPEN else outbox.wait_open(deadline)
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Look a stream up and keep the answer."""

@@ -31,9 +31,8 @@ class Listener:
         self._box = box
         subscriptions = lane.subscriptions
         self.sid: bytes = subscriptions.new_sid()
-        subscriptions.end_with(self, self.sid)
         # The SUB line, until it is written. An owner that does not call `write` empties it.
-        self.line: bytes = subscriptions.listen(self.sid, box, queue)
+        self.line: bytes = subscriptions.listen(self.sid, box, queue, self)
 
     def write(self, block: bytes, deadline: Deadline) -> int:
         """

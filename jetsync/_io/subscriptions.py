@@ -64,24 +64,30 @@ class Subscriptions:
         """Return a subscription id that no other subscription of this lane has; any thread."""
         return b"%d" % next(self._sids)
 
-    def listen(self, sid: bytes, box: Mailbox | ReplyRouter, queue: bytes = b"") -> bytes:
+    def listen(
+        self,
+        sid: bytes,
+        box: Mailbox | ReplyRouter,
+        queue: bytes = b"",
+        owner: object | None = None,
+    ) -> bytes:
         """
         Route the frames of *sid* to *box* and return the ``SUB`` line to write; any thread.
 
-        The lane writes the line again after each reconnect.
+        The lane writes the line again after each reconnect. The subscription ends when *owner* is
+        dropped, if there is one.
         """
         line = frames.sub(box.interest, sid, queue)
+        if owner is not None:
+            # First, so that Ctrl-C leaves no subscription behind. A ``__del__`` would run after
+            # each use, and Python loses a Ctrl-C that strikes in it.
+            self._owners[sid] = weakref.ref(owner, lambda _: self._dropped(sid))
         self.boxes[sid] = box
         self._ranks[sid] = len(self._lines)
         self._lines[sid] = line
         if self._outbox.reason is not None:
             box.fail(self._outbox.reason)
         return line
-
-    def end_with(self, owner: object, sid: bytes) -> None:
-        """Unsubscribe when *owner* is dropped. Call this before :meth:`listen`."""
-        # A ``__del__`` would run after each use, and Python loses a Ctrl-C that strikes in it.
-        self._owners[sid] = weakref.ref(owner, lambda _: self._dropped(sid))
 
     def _dropped(self, sid: bytes) -> None:
         """Unsubscribe because the owner was dropped, unless :meth:`unsubscribe` came first."""

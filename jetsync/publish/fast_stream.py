@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
-from jetsync._io.outbox import LaneState
 from jetsync._proto.fastingest import OP_APPEND, SUFFIX
 from jetsync.publish.batch_support import check_same_stream, find_capable, require_fast, stream_for
 from jetsync.publish.encode import Encoder
@@ -61,8 +60,7 @@ class FastStream:
         """
         context, find = self._context, self._context.streams.find
         while True:
-            if context.lane.outbox.state is not LaneState.OPEN:
-                context.lane.outbox.wait_open(deadline)
+            context.lane.outbox.wait_open(deadline)
             try:
                 known = find_capable(
                     find,

@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from jetsync._proto.fetch import FetchEngine
+from jetsync._proto.origin import Origin
 from jetsync._proto.pull import NO_PRIORITIES, PullRequest
 from jetsync.consume.feed import SIFTED_FRAMES
 from jetsync.consume.pull_feed import ConsumerKeeper, PullFeed, take_feed
@@ -27,10 +28,7 @@ class StubLane:
     def new_sid(self):
         return b"7"
 
-    def end_with(self, owner, sid):
-        pass
-
-    def listen(self, sid, box, queue):
+    def listen(self, sid, box, queue, owner):
         return b"SUB %b  %b\r\n" % (box.interest, sid)
 
     def unsubscribe(self, sid, *, grace):
@@ -62,7 +60,7 @@ class StubTarget(types.SimpleNamespace):
 @pytest.fixture
 def target(context):
     """A consumer without idle feeds."""
-    return StubTarget(context=context, pool=[])
+    return StubTarget(context=context, pool=[], origin=Origin("S", "c"))
 
 
 def begun(target, request):

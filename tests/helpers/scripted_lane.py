@@ -55,10 +55,7 @@ class ScriptedLane:
     def new_sid(self):
         return b"1000"
 
-    def end_with(self, owner, sid):
-        pass
-
-    def listen(self, sid, box, queue):
+    def listen(self, sid, box, queue, owner):
         self.box = box
         return b"SUB %b %b\r\n" % (box.interest, sid)
 
