@@ -11,6 +11,7 @@ from jetsync._api.strays import StrayReports
 from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import ack_block
+from jetsync._proto.origin import Origin
 from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy
@@ -63,6 +64,7 @@ class PullTarget:
         # Whether each acknowledgement covers all earlier messages.
         self.ack_all: bool = policy is AckPolicy.ALL
         self.pins: Pins = {}
+        self.origin: Origin = Origin(stream, consumer)
         self.report_strays: Callable[..., None] = StrayReports(
             context.connection, stream, consumer, acked=self.wants_acks
         ).report
