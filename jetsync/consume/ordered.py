@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._base.keywords import NoKeywords
-    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.consume import ConsumeOptions, PullLimits
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_config import StreamConfig
@@ -399,7 +399,7 @@ class OrderedConsumer:
         return self._begin(Deadline.after(max(wait, SHORTEST_CREATE)), begin, verify=False)
 
     def _consume(self, deadline: Deadline, **options: Any) -> OrderedConsumption:
-        wanted = ordered_options(self._source, **options)
+        wanted = ordered_options(self._source.limits, **options)
         return self._begin(deadline, lambda: OrderedConsumption(self._source, wanted), verify=True)
 
     def _begin(self, deadline: Deadline, use: Callable[[], T], *, verify: bool) -> T:
@@ -443,6 +443,6 @@ def pending_of(ordered: OrderedConsumer) -> int:
     return ordered._source.pending  # noqa: SLF001  (its own module)
 
 
-def ordered_options(source: OrderedSource, **options: Any) -> ConsumeOptions:
+def ordered_options(limits: PullLimits, **options: Any) -> ConsumeOptions:
     """Check the options of ``OrderedConsumer.consume``, and complete them."""
-    return pull_options(source.limits, HEARTBEAT, **options)
+    return pull_options(limits, HEARTBEAT, **options)

@@ -561,12 +561,16 @@ def watch_subjects(
     cursor = OrderedCursor(wanted, secrets.token_hex(8), replicas_in(known.config))
     source = OrderedSource(context, stream, created, cursor, max_attempts=-1)
     source.make(deadline)
+    limits = source.limits
+    if ends:
+        # The calling operation pulls all the time, so nothing else has to keep the consumer.
+        limits = limits._replace(inactive_threshold=None)
     prefetched = PREFETCHED_KEYS if meta_only else None
     return Watch(
         bucket,
         WatchEngine(0 if is_new else source.pending, before, complete=complete),
         source,
-        ordered_options(source, max_messages=prefetched),
+        ordered_options(limits, max_messages=prefetched),
         until=deadline if ends else None,
         **options,
     )
