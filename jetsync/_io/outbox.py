@@ -56,8 +56,8 @@ JOIN_LIMIT: Final = 64 << 10
 # one took 15% longer, because the server had to read more acks before the next pull.
 ACK_LIMIT: Final = 128
 
-# Seconds between two ticks: 5 ms. At a tick, the loop sends acks that no thread has sent, and reads
-# the socket if threads have stopped reading it. Between two ticks, it can sleep. So a PING of the
+# Seconds between two ticks: 5 ms. At a tick, the loop sends what no thread has sent, and reads the
+# socket if threads have stopped reading it. Between two ticks, it can sleep. So a PING of the
 # server, or a message that no thread waits for, is read at most 10 ms late.
 TICK: Final = 0.005
 
@@ -296,7 +296,7 @@ class Outbox:
             and epoch in {None, current}
             and (self._posted_size + len(block) < POST_LIMIT or self.writes_here())
         ):
-            self._post(current, 0.0, block)
+            self._post(current, 0.0, block, self.flush_soon)
             # Checked after the block is listed. A client that closes sends what was listed before.
             if self.reason is None or not self._take_back((current, 0.0, block)):
                 return current
@@ -304,15 +304,15 @@ class Outbox:
         # collect 500 MB, because the sending thread gets the GIL too rarely.
         return self.write(block, Deadline.after(timeout), epoch, while_closing=while_closing)
 
-    def _post(self, epoch: int, until: float, block: bytes) -> None:
-        """Collect *block* for the next send; any thread, never waits."""
+    def _post(self, epoch: int, until: float, block: bytes, sender: Reminder) -> None:
+        """Collect *block* for the next send, or that of *sender*; any thread, never waits."""
         self.collected.append((epoch, until, block))
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT and self.can_send:
             use_if_free(self.write_lock, self._send, b"")
         # Also if the write lock is taken: its holder may have looked for blocks before.
         if self.collected:
-            self.flush_soon.ask()
+            sender.ask()
 
     def ack(self, reply: bytes, timeout: float) -> None:
         """
@@ -335,12 +335,20 @@ class Outbox:
             acks.remove(reply)
             self.post(frames.ack_block((reply,), ACK), timeout, while_closing=True)
 
-    def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
+    def post_nowait(
+        self,
+        block: bytes,
+        epoch: int | None = None,
+        *,
+        keep: float = 0.0,
+        is_urgent: bool = True,
+    ) -> None:
         """
         Send *block* soon if there is a connection, and drop it if not; any thread, never waits.
 
         With an *epoch*, only that connection may carry the block. With *keep*, the next connection
-        may carry it for that many seconds, unless :data:`OUT_LIMIT` bytes wait for it already.
+        may carry it for that many seconds, unless :data:`OUT_LIMIT` bytes wait for it already. If
+        it is not urgent, it may wait :data:`TICK` seconds for the next block.
         """
         current = self.epoch
         if self.state in _CAN_SEND:
@@ -350,7 +358,8 @@ class Outbox:
             return
         # A later block of this thread must come after it. If this is an UNSUB, the server must not
         # deliver a later request to the subscription that has ended.
-        self._post(current, time.monotonic() + keep if keep else 0.0, block)
+        until = time.monotonic() + keep if keep else 0.0
+        self._post(current, until, block, self.flush_soon if is_urgent else self.tick)
 
     def flush_posted(self) -> None:
         """Send acks and posted blocks; any thread."""
@@ -360,10 +369,10 @@ class Outbox:
             self._send(b"")
 
     def _tick(self) -> None:
-        """Send the acks, and have the lane check the reading threads; loop thread."""
+        """Send what waits, and have the lane check the reading threads; loop thread."""
         # Cleared first, see `ack`. A thread that stops reading from here on asks for a tick itself.
         self.tick.due = False
-        if self.acks:
+        if self.acks or self.collected:
             self.flush_posted()
         if self._on_tick() and not self.tick.due:
             self.tick.due = True

@@ -563,6 +563,17 @@ class TestPost:
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
+    def test_a_block_that_is_not_urgent(self, rig):
+        """A block that is not urgent is sent at a tick, or in front of the next block."""
+        rig.lane.post_nowait(b"one", is_urgent=False)
+        assert rig.receive(3) == b"one"
+        rig.stall()
+        rig.lane.post_nowait(b"two", is_urgent=False)
+        assert not rig.lane.outbox.flush_soon.due
+        assert rig.nothing_more()
+        rig.lane.write(b"block", soon())
+        assert rig.receive(8) == b"twoblock"
+
     def test_answer_on_one_connection(self, rig):
         """An answer for one connection is never sent on another, and never waits."""
         epoch = rig.lane.epoch

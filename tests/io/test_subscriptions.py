@@ -4,6 +4,8 @@ The ids of subscriptions, and those that are refused or end on another thread.
 
 from __future__ import annotations
 
+import pytest
+
 from jetsync._io.lane import Lane
 from jetsync._io.listener import Listener
 from jetsync._io.mailbox import Mailbox
@@ -42,6 +44,15 @@ class TestThreads:
         del listener
         assert reference() is None
         assert sid in rig.lane.subscriptions.boxes
+
+
+class TestUnsubscribe:
+    @pytest.mark.parametrize("grace", [0.0, 60.0])
+    def test_wakes_the_loop_only_if_messages_are_awaited(self, rig, grace):
+        """Only if messages are still awaited, the server has to stop them at once."""
+        rig.stall()
+        Listener(rig.lane, Mailbox(b"a")).end(grace=grace)
+        assert rig.lane.outbox.flush_soon.due is bool(grace)
 
 
 class TestIds:
