@@ -11,7 +11,6 @@ from jetsync import StreamConfig, StreamSource, SubjectTransform, errors
 from jetsync._api.known_streams import KnownStream, StreamCache
 from jetsync._api.mirrors import TRUSTED_FOR, agrees, known_answers, may_answer
 from jetsync._base.deadline import Deadline
-from jetsync._io.outbox import LaneState
 from jetsync.values.codec import to_wire
 
 ORIGIN = StreamConfig(
@@ -80,7 +79,7 @@ class Server:
     """An account whose server knows both streams. A request about the origin may fail."""
 
     def __init__(self):
-        outbox = SimpleNamespace(state=LaneState.OPEN, epoch=1)
+        outbox = SimpleNamespace(wait_open=lambda deadline: 1)
         self.lane = SimpleNamespace(outbox=outbox, epoch=1)
         self.configs = {config.name: to_wire(config) for config in (mirror(), ORIGIN)}
         # Called while the next request about the origin fails.
