@@ -43,7 +43,11 @@ def good(nats_server, target):
     ("options", "types", "said"),
     [
         ({"stream": "NONE"}, ROWS, r"NONE.* create the stream, or correct the option stream"),
-        ({"servers": "nats://127.0.0.1:1"}, ROWS, "driver and every executor can reach"),
+        (
+            {"servers": "nats://127.0.0.1:1", "retryTimeoutMs": "300"},
+            ROWS,
+            "driver and every executor can reach",
+        ),
         ({"strem": "x"}, ROWS, "no option strem: did you mean stream"),
         ({"password": "s3cret"}, ROWS, "password would expose a secret"),
         (

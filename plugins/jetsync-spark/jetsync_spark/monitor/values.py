@@ -166,16 +166,13 @@ def progress_of(reported: Mapping[str, Any]) -> QueryProgress:
     )
 
 
-def with_last_sequences(
-    found: QueryProgress, options: jetsync.ConnectOptions, *, seconds: float = 0.0
-) -> QueryProgress:
+def with_last_sequences(found: QueryProgress, options: jetsync.ConnectOptions) -> QueryProgress:
     """
     Return the progress with the present ends of its streams, which their leaders report.
 
     Args:
         found: The progress.
         options: How to connect.
-        seconds: How long to retry.
 
     Raises:
         JetStreamSparkError: The server could not be asked.
@@ -191,7 +188,7 @@ def with_last_sequences(
         options,
         "jetsync-spark-progress",
         ask,
-        seconds,
+        0.0,  # Who asks for the progress would rather hear that it is not known.
         "asking for the progress failed",
         found.streams[0].stream,
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import context_of, lend, stream_of
+from jetsync_spark.common.clients import context_of, stream_of
 from jetsync_spark.common.dead_letters import FAIL
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.retry import Retry, ask_with_retry
+from jetsync_spark.common.retry import Retry, ask_with_retry, lend_with_retry
 from jetsync_spark.common.task import application, this_task
 from jetsync_spark.read.documents import MARKING, Documents
 from jetsync_spark.read.options import EARLIEST, LATEST
@@ -104,11 +104,9 @@ def stream_in_task(
     """
     task = this_task()
     connection = f"jetsync-spark-{task.query or application()}-{task.partition}"
-    with contextlib.ExitStack() as stack:
-        retry, doing = Retry(options.retry_timeout), "reading failed"
-        client = retry.call(lambda: stack.enter_context(lend(settings, connection)), doing, name)
-        retry.reset()
-        yield client, retry.call(lambda: stream_of(settings, client, name), doing, name)
+    retry = Retry(options.retry_timeout)
+    with lend_with_retry(settings, connection, retry) as client:
+        yield client, retry.call(lambda: stream_of(settings, client, name), "reading failed", name)
 
 
 class StreamBatchReader(DataSourceReader):

@@ -108,7 +108,6 @@ def exactly_once(
             identified,
             attrs.evolve(columns, case_sensitive=is_case_sensitive(df.sparkSession)),
             types=types_of(df.schema),
-            retry_timeout=write.retry_timeout,
             application=application(),
         )
         rows = used_columns(df, plan)

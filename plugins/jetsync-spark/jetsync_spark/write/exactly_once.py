@@ -333,10 +333,6 @@ class ExactlyOnce:
     def _retrying(self, ask: Callable[[], _T]) -> _T:
         """Retry a request until the server answers."""
         # This has its own time limit: a server that answers may still reject chunks.
-        retry = Retry(self._options.retry_timeout)
-        while True:
-            try:
-                return ask()
-            except jetsync.JetSyncError as error:
-                if not retry.wait_after(error):
-                    raise
+        stream = self._options.stream
+        doing = f"writing partition {self._task.partition} to stream {stream} failed"
+        return Retry(self._options.retry_timeout).call(ask, doing, stream)

@@ -92,7 +92,7 @@ class WriteOptions:
     """Seconds to wait for an acknowledgement."""
 
     retry_timeout: float = option("retryTimeoutMs", milliseconds, 30.0)
-    """Seconds for which a task retries while servers or leaders are unavailable."""
+    """Seconds for which the driver and each task retry while servers or leaders are unavailable."""
 
     ledger_subject: str | None = option("ledgerSubject", text)
     """Prefix of the ledger's subjects. None selects a subject of the stream."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark.common.clients import client_for, context_of, lend, stream_of
+from jetsync_spark.common.clients import context_of, stream_of
 from jetsync_spark.common.dead_letters import FAIL, DeadLetter, store_dead_letters
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
-from jetsync_spark.common.retry import TEMPORARY, Retry
+from jetsync_spark.common.retry import Retry, is_temporary, lend_with_retry
 from jetsync_spark.common.subjects import StreamSubjects
 from jetsync_spark.common.task import this_task
 from jetsync_spark.write.buckets import KeyChecks
@@ -98,8 +98,7 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
     # Counts the messages without a Python call for each.
     counter = count(1)
     retry = Retry(plan.options.retry_timeout)
-    _wait_connected(plan, task, retry)
-    with lend(plan.settings, plan.connection_name(task)) as client:
+    with lend_with_retry(plan.settings, plan.connection_name(task), retry) as client:
         largest = client.server.max_payload
         invalid = None
         if plan.options.on_invalid_row != FAIL:
@@ -136,11 +135,6 @@ def _checks(plan: Plan, task: Task, largest: int, invalid: InvalidRows | None) -
         largest=largest,
         invalid=invalid,
     )
-
-
-def _wait_connected(plan: Plan, task: Task, retry: Retry) -> None:
-    retry.call(lambda: client_for(plan.settings, plan.connection_name(task)), "connecting failed")
-    retry.reset()
 
 
 class _Job:
@@ -395,7 +389,7 @@ class _Job:
         """
         stream, partition = self._options.stream, self._task.partition
         for number, failure in enumerate(failures):
-            if not isinstance(failure.error, TEMPORARY):
+            if not is_temporary(failure.error):
                 what = "a dead letter" if places is None else f"row {self._row(places[number])}"
                 raise explain(
                     failure.error,
@@ -419,15 +413,24 @@ class _Job:
             ) from first.error
 
     def _fast(self, source: Iterator[Any]) -> None:
-        """Publish with fast ingest. If it fails, another run writes the rows again."""
+        """Publish with fast ingest. If it fails later than at its start, another run repeats it."""
         outstanding = min(max(self._options.max_in_flight // FLOW, 1), OUTSTANDING)
         first = next(source, None)
         if first is None:
             return
-        with self._js.fast_publisher(
-            max_outstanding_acks=outstanding, timeout=self._options.ack_timeout
-        ) as fast:
-            fast.add_many(chain((first,), source))
+        is_begun = False
+        while not is_begun:
+            try:
+                with self._js.fast_publisher(
+                    max_outstanding_acks=outstanding, timeout=self._options.ack_timeout
+                ) as fast:
+                    # This waits until the server has accepted the batch.
+                    fast.add_many((first,))
+                    is_begun = True
+                    fast.add_many(source)
+            except jetsync.JetSyncError as error:
+                if is_begun or not self._retry.wait_after(error):
+                    raise
         assert fast.ack is not None
         check_streams(self._plan, (fast.ack.stream,))
         self._written.note(fast.ack.size, None, fast.ack.sequence or None)
@@ -474,7 +477,10 @@ class _Job:
     ) -> list[Any]:
         """Reject the messages for which a chunk was refused, and return the others."""
         assert self._invalid is not None
-        faults = find_faults(self._js, chunk, self._options.ack_timeout)
+        timeout = self._options.ack_timeout
+        faults = Retry(self._options.retry_timeout).call(
+            lambda: find_faults(self._js, chunk, timeout), "checking rows failed"
+        )
         if not faults:
             # The server refuses what the client accepts.
             raise error

@@ -133,21 +133,19 @@ def make_plan(
     types: Types | None = None,
     all_used: bool = False,
     make: Callable[[Any], Any] | None = None,
-    retry_timeout: float = 0.0,
     application: str = "spark",
     keep: bool = True,
 ) -> Plan:
     """
-    Check a write before its first row.
+    Check a write before its first row. Wait for unavailable servers.
 
     Args:
         settings: How to connect.
-        options: The stream and the guarantee.
+        options: The stream, the guarantee, and how long to wait.
         columns: The columns of the message parts.
         types: The types of the columns, if the schema is known.
         all_used: Whether to reject columns that would not be written.
         make: Function that converts rows to messages, instead of the columns.
-        retry_timeout: Seconds to retry while servers are unavailable.
         application: Part of the connection names.
         keep: Whether the connection stays open.
 
@@ -173,7 +171,7 @@ def make_plan(
     def ask(call: Callable[[jetsync.JetStream], T], stream: str) -> T:
         doing = f"planning a write to stream {stream} failed"
         name = f"jetsync-spark-{application}-plan"
-        return ask_with_retry(settings, name, call, retry_timeout, doing, keep=keep)
+        return ask_with_retry(settings, name, call, options.retry_timeout, doing, keep=keep)
 
     def configuration(stream: str) -> jetsync.StreamConfig:
         if bucket is not None:

@@ -153,7 +153,6 @@ class JetStreamSink:
             self._write,
             columns,
             make=self._message,
-            retry_timeout=self._write.retry_timeout,
             application=self._application,
         )
 

@@ -50,7 +50,7 @@ class CommitMessage(WriterCommitMessage):
         self.task = task
 
 
-def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, wait: bool) -> Plan:
+def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Plan:
     """
     Check a write on the driver, and return the plan for the tasks.
 
@@ -58,7 +58,6 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, 
         options: The options from Spark.
         schema: The schema of the rows.
         overwrite: Whether the write should replace existing rows, which is not possible.
-        wait: Whether to wait for unavailable servers.
 
     Raises:
         JetStreamSparkError: The write is not possible.
@@ -75,7 +74,6 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, 
         columns_of(write.subject, constant=True, bucket=write.bucket),
         types=types_of(schema),
         all_used=True,
-        retry_timeout=write.retry_timeout if wait else 0.0,
         application="batch",
         keep=False,
     )
@@ -99,7 +97,7 @@ class BatchWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite, wait=False)
+        self._plan = plan_of(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
@@ -132,7 +130,7 @@ class StreamWriter(_StreamBase):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite, wait=True)
+        self._plan = plan_of(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
