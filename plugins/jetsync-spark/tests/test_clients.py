@@ -104,6 +104,25 @@ class TestRenewal:
 
         assert mine.is_closed
 
+    def test_a_client_that_another_task_closes_first_is_not_lent(self, settings, monkeypatch):
+        """
+        Another task fails after this one has found the client, and before it counts as a user.
+        """
+        find, found = clients.client_for, []
+
+        def find_then_fail(*args):
+            found.append(find(*args))
+            if len(found) == 1:
+                forget(settings)
+            return found[-1]
+
+        monkeypatch.setattr(clients, "client_for", find_then_fail)
+        with lend(settings) as client:
+            client.flush()
+
+        assert found[0].is_closed
+        assert client is found[1]
+
     def test_a_reader_that_is_stopped_early_has_not_failed(self, settings):
         """
         Spark closes the generator of such a reader.

@@ -144,14 +144,16 @@ def lend(
     """
     with _lock:
         before = _pool.get(settings)
-    client = client_for(settings, name)
+    kept = None
+    while kept is None:
+        client = client_for(settings, name)
+        with _lock:
+            there = _pool.get(settings)
+            # Another task may have failed meanwhile, and have closed the client with that.
+            if there is not None and there.client is client:
+                kept = there
+                kept.users += 1
     made = before is None or before.client is not client
-    with _lock:
-        kept = _pool.get(settings)
-        if kept is not None and kept.client is client:
-            kept.users += 1
-        else:
-            kept = None
     try:
         yield client
     except GeneratorExit:
@@ -162,13 +164,12 @@ def lend(
     finally:
         if made and not keep:
             forget(settings, client)
-        if kept is not None:
-            kept.used = time.monotonic()
-            with _lock:
-                kept.users -= 1
-                last = kept.dropped and kept.users == 0
-            if last:
-                _close(client)
+        kept.used = time.monotonic()
+        with _lock:
+            kept.users -= 1
+            last = kept.dropped and kept.users == 0
+        if last:
+            _close(client)
 
 
 def context_of(settings: Settings, client: jetsync.Client) -> jetsync.JetStream:
