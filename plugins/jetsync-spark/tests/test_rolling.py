@@ -35,9 +35,6 @@ ROUNDS = int(os.environ.get("JETSYNC_SPARK_ROUNDS", "10"))
 ROWS = 200
 """Rows of each write."""
 
-LATER = 3.0
-"""Maximum seconds between the begin of a job and a restart."""
-
 DOWN = 2.0
 """Seconds for which a server of the cluster is away."""
 
@@ -259,10 +256,13 @@ class Rounds(threading.Thread):
     seconds. The job knows only the address of this server.
     """
 
-    def __init__(self, cluster, count):
+    def __init__(self, cluster, count, later):
         super().__init__(daemon=True)
         self.cluster = cluster
         self.count = count
+        self.later = later
+        """Maximum seconds between the begin of a job and a restart."""
+
         self.begun = threading.Semaphore(0)
         """Released when a job begins."""
 
@@ -280,7 +280,7 @@ class Rounds(threading.Thread):
                     self.url = self.cluster.urls[index]
                     self.begun.acquire()
                     # Any phase of a job may meet the restart.
-                    time.sleep(random.random() * LATER)
+                    time.sleep(random.random() * self.later)
                     (self.cluster.kill if number % 2 else self.cluster.stop)(index)
                     # As long as an upgrade takes at least.
                     time.sleep(DOWN)
@@ -310,14 +310,14 @@ def report(restarting, durations, failures):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("rounds", "some"),
+    ("rounds", "some", "later"),
     [
-        (1, ("write", "publish_arrow", "foreach_batch_with_the_format", "bucket")),
-        pytest.param(ROUNDS, (), marks=pytest.mark.soak),
+        (1, ("write", "publish_arrow", "foreach_batch_with_the_format", "bucket"), 0.0),
+        pytest.param(ROUNDS, (), 3.0, marks=pytest.mark.soak),
     ],
     ids=["short", "soak"],
 )
-def test_no_job_fails_while_the_servers_of_a_cluster_restart(spark, rounds, some):
+def test_no_job_fails_while_the_servers_of_a_cluster_restart(spark, rounds, some, later):
     """
     Reads, writes of all kinds, tables of buckets and queries run in turn: none fails, no row is
     lost, and none is stored twice where that is promised.
@@ -327,7 +327,7 @@ def test_no_job_fails_while_the_servers_of_a_cluster_restart(spark, rounds, some
         jobs = Jobs(spark, cluster, 3)
         # So that Spark has started its workers when the first server restarts.
         jobs.job_write()
-        restarting = Rounds(cluster, rounds)
+        restarting = Rounds(cluster, rounds, later)
         restarting.start()
         for name in itertools.cycle(some or jobs.all()):
             if not restarting.is_alive() and len(durations) == len(some or jobs.all()):
