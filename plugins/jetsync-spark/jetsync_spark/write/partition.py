@@ -339,9 +339,11 @@ class _Job:
                 return jetsync.TemporarilyUnavailableError()
             timeout = self._options.ack_timeout
             doing = "reading the revision of a key failed"
-            stream = stream_of(self._plan.settings, self._client, self._options.stream)
+            settings, stream = self._plan.settings, self._options.stream
             why, revision = Retry(self._options.retry_timeout).call(
-                lambda: compare(stream, message, timeout), doing, self._options.stream
+                lambda: compare(stream_of(settings, self._client, stream), message, timeout),
+                doing,
+                stream,
             )
             if why is Conflict.STORED:
                 self._written.duplicates += 1
