@@ -3,7 +3,7 @@ import json
 import pytest
 
 from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.read.offsets import Offset, Place, spans
+from jetsync_spark.read.offsets import Offset, Place, Stored, spans
 
 CREATED = "2026-11-23T03:33:41.088358+00:00"
 
@@ -43,6 +43,8 @@ class TestJson:
             several(),
             several(initial=True),
             several(A=(5, 1, 3)),
+            several(A=(5, 1, 3, None, Stored(9, CREATED)), B=(1, 1, 0)),
+            several(initial=True, A=(5, None, None, None, Stored(4, CREATED))),
         ],
     )
     def test_a_restored_offset_has_the_same_text(self, offset):
@@ -67,6 +69,9 @@ class TestJson:
             ("v", 1), ("stream", "S"), ("created", "then"), ("seq", 9), ("from", 4), ("parts", 2),
         ]  # fmt: skip
         assert one(9).to_json()["initial"] is True
+        last = Offset({"S": Place("then", 9, 4, 2, last=Stored(12, CREATED))})
+        assert [*last.to_json()][-2:] == ["parts", "last"]
+        assert last.to_json()["last"] == [12, CREATED]
         both = several(A=(5, 1, 2), B=(7, 7, 0)).to_json()
         assert json.dumps(both) == (
             '{"v": 2, "streams": {"A": {"created": "then", "seq": 5, "from": 1, "parts": 2}, '
@@ -82,6 +87,7 @@ class TestJson:
             {"v": 1, "stream": "S", "created": "then", "seq": None, "from": 1},
             {"v": 2, "streams": {"S": {"created": "then", "seq": 5}}},
             {"v": 2, "streams": [5]},
+            {"v": 1, "stream": "S", "created": "then", "seq": 5, "from": 1, "last": [7]},
             {"topic": {"0": 5}},
         ],
     )

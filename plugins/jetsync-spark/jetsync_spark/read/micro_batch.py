@@ -26,9 +26,14 @@ from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.read.batch import read_part
 from jetsync_spark.read.idle import IdleQuery
-from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import LATEST
-from jetsync_spark.read.origin import check_filters, readable_origin_of, start_of
+from jetsync_spark.read.origin import (
+    check_filters,
+    first_after,
+    readable_origin_of,
+    start_of,
+    time_of,
+)
 from jetsync_spark.read.planner import Planner
 from jetsync_spark.read.planning import AGAIN, Limit
 from jetsync_spark.read.ranges import default_parts
@@ -43,8 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from jetsync_spark.common.options import ConnectSettings
+    from jetsync_spark.read.offsets import Offset
     from jetsync_spark.read.options import ReadOptions
-    from jetsync_spark.read.planning import Look
+    from jetsync_spark.read.planning import Compare, Look
     from jetsync_spark.read.states import Found
 
 __all__ = ["StreamMicroBatchReader"]
@@ -171,11 +177,15 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         Return the parts of a batch. They stay the same if the batch is planned again.
         """
-        first, last = Offset.from_json(start), Offset.from_json(end)
-        if self._planner.needs_states(first, last):
+        planner = self._planner
+        first, last = planner.parsed(start), planner.parsed(end)
+        if planner.needs_states(first, last):
             self._look(last)
+        last = self._placed(last)
+        if last.guessed:
+            first = self._placed(first)
         self._idle.ends()
-        return [InputPartition(each) for each in self._planner.parts(first, last)]
+        return [InputPartition(each) for each in planner.parts(first, last)]
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002 - Spark's.
         """
@@ -210,11 +220,13 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _plan(self, begin: Offset, limit: Limit) -> Offset | None:
         """Return the end of the next batch, or None if there is none yet."""
         self._look(begin)
+        begin = self._placed(begin)
         while True:
             step = self._planner.plan(begin, limit, time.monotonic())
             if step is AGAIN:
                 time.sleep(CATCH_UP_PAUSE)
                 self._look(begin)
+                begin = self._placed(begin)
             elif isinstance(step, tuple):
                 for look in step:
                     self._planner.found(look, self._ask(partial(self._find, look)))
@@ -257,6 +269,26 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Tell the planner the states of the streams, including those of an offset."""
         self._ask(lambda js: self._saw(js, begin))
         self._idle.requested()
+
+    def _placed(self, offset: Offset) -> Offset:
+        """Return an offset with positions in the present streams. Compare those that are others."""
+        planner = self._planner
+        while (doubts := planner.doubts(offset, time.monotonic())) is AGAIN:
+            time.sleep(CATCH_UP_PAUSE)
+            self._look(offset)
+        for about in doubts:
+            planner.compared(about, *self._ask(partial(self._compare, about)))
+        return planner.placed(offset)
+
+    def _compare(self, about: Compare, js: jetsync.JetStream) -> tuple[str | None, int | None]:
+        """Return what tells whether a stream continues the sequences of a position."""
+        if about.last is None:
+            return None, None
+        stream = self._states.handle(js, about.stream)
+        found = time_of(stream, about.last.sequence)
+        if not self._planner.wants_newer(about, found):
+            return found, None
+        return found, first_after(stream, readable_origin_of(stream.cached_info), about.last.time)
 
     def _saw(
         self, js: jetsync.JetStream, begin: Offset | None = None, *, strict: bool = False

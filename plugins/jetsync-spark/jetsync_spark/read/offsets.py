@@ -6,6 +6,10 @@ does not store the start of the query: after a restart it asks for the start aga
 then somewhere else. Each end therefore also holds the start of its batch, and the first offset is
 marked as unreliable (:attr:`Offset.initial`).
 
+An end also holds a message of each stream, with the time at which it was stored. A stream that has
+the same message, such as a restored backup or a mirror, continues the sequences of the query
+(:mod:`jetsync_spark.read.moves`).
+
 An end also holds the number of parts of its batch, because exactly-once writers identify partitions
 by their number. A batch that is planned again is cut in the same way, whatever the options and the
 machine are by then.
@@ -26,13 +30,26 @@ from jetsync_spark.common.errors import JetStreamSparkError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Offset", "Place", "Span", "spans"]
+__all__ = ["Offset", "Place", "Span", "Stored", "spans"]
 
 ONE: Final = 1
 """The version of an offset with one stream."""
 
 SEVERAL: Final = 2
 """The version of an offset with any number of streams."""
+
+
+@attrs.frozen
+class Stored:
+    """
+    A message of a stream. Its sequence and its time identify the messages up to it.
+    """
+
+    sequence: int
+    """Its sequence."""
+
+    time: str
+    """When it was stored."""
 
 
 @attrs.frozen
@@ -56,6 +73,12 @@ class Place:
     first: int | None = None
     """The first sequence of the stream, only if :attr:`Offset.guessed`."""
 
+    last: Stored | None = None
+    """
+    The last message of the stream when the position was planned, which may be after the position.
+    None if the stream never had one, and in a checkpoint of an earlier version.
+    """
+
     def to_json(self) -> dict[str, Any]:
         """
         Return the position for Spark. The order of the keys never changes.
@@ -66,6 +89,7 @@ class Place:
             "from": self.begins,
             "parts": self.parts,
             "first": self.first,
+            "last": None if self.last is None else [self.last.sequence, self.last.time],
         }
         return {key: value for key, value in place.items() if value is not None}
 
@@ -77,13 +101,14 @@ class Place:
         Raises:
             KeyError, TypeError, ValueError: The position is malformed.
         """
-        parts, first = given.get("parts"), given.get("first")
+        parts, first, last = given.get("parts"), given.get("first"), given.get("last")
         return cls(
             given["created"],
             int(given["seq"]),
             None if initial else int(given["from"]),
             None if parts is None else int(parts),
             None if first is None else int(first),
+            None if last is None else Stored(int(last[0]), str(last[1])),
         )
 
 
@@ -140,7 +165,7 @@ class Offset:
                 stream: Place.from_json(place, initial=initial)
                 for stream, place in sorted(streams.items())
             }
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             raise JetStreamSparkError(
                 f"the checkpoint has an offset that this version cannot parse: {given}",
                 cure="use the version that wrote it, or start with a new checkpoint",
@@ -190,7 +215,7 @@ def _spans(start: Offset, end: Offset) -> Iterator[Span]:
         if start.initial:
             pass
         elif first is not None and first.created == last.created:
-            begins = first.next if end.guessed else max(begins, first.next)
+            begins = first.next if end.guessed else begins
         elif end.guessed:
             begins = last.first or 1
         yield Span(stream, last.created, begins, max(begins, last.next), last.parts)

@@ -30,10 +30,26 @@ from jetsync_spark.common.options import (
 )
 from jetsync_spark.common.subjects import bad_filter
 
-__all__ = ["EARLIEST", "LARGEST", "LATEST", "Offset", "Offsets", "ReadOptions", "matches"]
+__all__ = [
+    "CONTINUE",
+    "EARLIEST",
+    "FAIL",
+    "LARGEST",
+    "LATEST",
+    "NEWER",
+    "RESTART",
+    "Offset",
+    "Offsets",
+    "ReadOptions",
+    "matches",
+]
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+
+CONTINUE: Final = "continue"
+NEWER: Final = "newer"
+RESTART: Final = "restart"
 
 LARGEST: Final = (1 << 63) - 1
 """The largest value of Spark's long."""
@@ -85,6 +101,23 @@ def _streams(name: str, value: str) -> tuple[str, ...]:
     return found
 
 
+def _moved(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Parse an object with the new name of each moved stream."""
+    try:
+        given = json.loads(value)
+        pairs = tuple(sorted(given.items()))
+        if not pairs or not all(new and isinstance(new, str) for _, new in pairs):
+            raise ValueError(given)
+    except (AttributeError, ValueError):
+        raise OptionError(
+            f"option {name} is {value!r}",
+            option=name,
+            cure="give the name in the checkpoint and the present name of each moved stream, such "
+            'as {"ORDERS": "ORDERS_2"}',
+        ) from None
+    return pairs
+
+
 def _consumer(name: str, value: str) -> str:
     """Parse the name of a consumer."""
     found = text(name, value)
@@ -104,11 +137,14 @@ _TRIGGERS: Final = (
     *("min_offsets_per_trigger", "max_trigger_delay"),
 )
 
+_MOVES: Final = ("moved_streams", "on_replaced_stream")
+
 _NOT_OF_BUCKETS: Final = (
     *("subject_filter", "include_headers", "include_ledger", "timestamp_nanos"),
     *("consumer", "create_consumer", "ack_wait", "on_invalid_message", "dead_letter_subject"),
     *_POSITIONS,
     *_TRIGGERS,
+    *_MOVES,
     *("min_partitions", "max_records_per_partition", "max_bytes_per_partition"),
     "fail_on_data_loss",
 )
@@ -190,6 +226,18 @@ class ReadOptions:
     stream limits the messages per subject and therefore regularly removes old ones.
     """
 
+    on_replaced_stream: str = option(
+        "onReplacedStream", choice(FAIL, NEWER, CONTINUE, RESTART), FAIL
+    )
+    """
+    What a streaming query does if a stream was created again or restored, and its sequences do not
+    provably continue: ``fail``, continue at the first message that is ``newer`` than those it saw,
+    ``continue`` at the position, or ``restart`` at the first message.
+    """
+
+    moved_streams: tuple[tuple[str, str], ...] = option("movedStreams", _moved, ())
+    """Names of streams in the checkpoint, and the names of the streams that continue them."""
+
     include_headers: bool = option("includeHeaders", flag, default=False)
     """Whether to add a column ``headers``."""
 
@@ -238,6 +286,7 @@ class ReadOptions:
         else:
             self._refuse("a stream", "keys", "at_revision", "at_timestamp")
         self._check_consumer()
+        self._check_moves()
         check_policy("onInvalidMessage", self.on_invalid_message, self.dead_letter_subject)
         for name, given in given_options(self, "starting_offsets", "ending_offsets"):
             self._check_streams(name, given)
@@ -332,7 +381,7 @@ class ReadOptions:
                 cure="use spark.readStream with trigger(availableNow=True), which reads what is "
                 "there, acknowledges it and ends",
             )
-        self._refuse("a batch", *_TRIGGERS)
+        self._refuse("a batch", *_TRIGGERS, *_MOVES)
         if LATEST in _all(self.starting_offsets) and self.starting_timestamp is None:
             raise OptionError(
                 "a batch from startingOffsets latest is empty",
@@ -402,6 +451,7 @@ class ReadOptions:
             *_POSITIONS,
         )
         self._refuse("a query with a consumer", "min_offsets_per_trigger", "max_trigger_delay")
+        self._refuse("a query with a consumer, whose position the server knows", *_MOVES)
         self._refuse(
             "a query with a consumer, which does not know the sizes of messages",
             "max_bytes_per_trigger",
@@ -413,6 +463,25 @@ class ReadOptions:
                 option="ackWait",
                 cure="give at least 1s, because the query restarts this wait while a batch runs",
             )
+
+    def _check_moves(self) -> None:
+        """Reject moves to streams that are not read, and of two streams to one."""
+        names = [new for _, new in self.moved_streams]
+        for old, new in self.moved_streams:
+            if old == new or names.count(new) > 1 or not self.names_stream(new):
+                raise OptionError(
+                    f"option movedStreams moves {old} to {new}, which is "
+                    + (
+                        "the same name"
+                        if old == new
+                        else "not read"
+                        if not self.names_stream(new)
+                        else "the new name of several streams"
+                    ),
+                    option="movedStreams",
+                    cure="give the name in the checkpoint first and then a name of option stream; "
+                    "a stream that keeps its name, also on another cluster, needs no move",
+                )
 
     def _check_streams(self, name: str, given: Offsets) -> None:
         """Reject offsets that do not belong to the streams."""

@@ -15,10 +15,11 @@ import attrs
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.subjects import overlap
+from jetsync_spark.read.offsets import Stored
 from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from jetsync_spark.read.options import ReadOptions
 
@@ -26,13 +27,21 @@ __all__ = [
     "Loss",
     "Origin",
     "check_filters",
+    "first_after",
     "matching",
     "mean_size",
     "origin_of",
     "readable_origin_of",
     "sequence_at",
     "start_of",
+    "time_of",
 ]
+
+LENIENT: Final = "set failOnDataLoss to false to continue with the messages that are left"
+"""The advice for a query that lost messages."""
+
+RUN_AGAIN: Final = "run it again: a streaming query continues if the sequences of the stream do"
+"""The advice if a stream was replaced while a task read it."""
 
 SAMPLES: Final = 8
 """Messages of a range that are read to estimate its size, and the rest of a division."""
@@ -71,6 +80,9 @@ class Origin:
 
     bytes: int = 0
     """Their size, as the server counts it."""
+
+    last: Stored | None = None
+    """The last message, even if it was removed. None if the stream never had one."""
 
 
 def readable_origin_of(info: jetsync.StreamInfo) -> Origin:
@@ -119,6 +131,7 @@ def origin_of(info: jetsync.StreamInfo) -> Origin:
         else tuple(config.subjects or ()),
         state.messages,
         state.bytes,
+        None if state.last_ts is None else Stored(state.last_seq, state.last_ts.isoformat()),
     )
 
 
@@ -207,6 +220,53 @@ def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
         return stream.get_at(moment, direct=False).sequence
     except jetsync.MessageNotFoundError:
         return None
+
+
+def time_of(stream: jetsync.Stream, sequence: int) -> str | None:
+    """
+    Return when a message was stored. None if there is none.
+    """
+    try:
+        return _by_leader(lambda direct: stream.get_message(sequence, direct=direct))[1]
+    except (
+        jetsync.DirectNotSupportedError,
+        jetsync.MessageNotFoundError,
+        jetsync.PermissionDeniedError,
+    ):
+        return None
+
+
+def first_after(stream: jetsync.Stream, origin: Origin, time: str) -> int:
+    """
+    Return the sequence of the first message that was stored after a time, or ``origin.next``.
+
+    It asks for about as many messages as the number of sequences has bits. Servers before 2.11 have
+    no request for it.
+    """
+    low, high = origin.first, origin.next
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            sequence, stored = _by_leader(
+                lambda direct: stream.get_next(">", middle, direct=direct)  # noqa: B023 - called at once.
+            )
+        except jetsync.MessageNotFoundError:
+            high = middle
+            continue
+        if dt.datetime.fromisoformat(stored) > dt.datetime.fromisoformat(time):
+            high = middle
+        else:
+            low = sequence + 1
+    return low
+
+
+def _by_leader(get: Callable[[bool], jetsync.StoredMessage]) -> tuple[int, str]:
+    """Return the sequence and the time of a message. A replica, which may lag, answers at need."""
+    try:
+        found = get(False)
+    except jetsync.PermissionDeniedError:
+        found = get(True)
+    return found.sequence, found.timestamp.isoformat()
 
 
 def matching(stream: jetsync.Stream, start: int, end: int, filters: tuple[str, ...]) -> int:
@@ -308,18 +368,32 @@ class Loss:
             f"consumer {consumer} was created again, so messages may be missing or be read twice",
         )
 
-    def replaced(self, origin: Origin, created: str) -> None:
+    def replaced(
+        self, origin: Origin, created: str, why: str = "", *, cure: str = RUN_AGAIN
+    ) -> None:
         """
-        Report that the stream was deleted and created again.
+        Report that the stream was deleted and created again, or went back to older messages.
+
+        The query fails unless an option says otherwise, also if the stream removes old messages
+        regularly: this is not what such a stream does.
+
+        Args:
+            origin: The stream.
+            created: When the stream that the query reads was created.
+            why: How its messages differ.
+            cure: What the user can do.
 
         Raises:
             JetStreamSparkError: The query fails.
         """
-        self._noted(
-            origin,
-            f"the stream was created again: it is from {origin.created}, and the query reads the "
-            f"one from {created}",
-        )
+        if created == origin.created:
+            what = f"the stream went back: {why}"
+        else:
+            what = (
+                f"the stream was created again or restored: it is from {origin.created}, and the "
+                f"query reads the one from {created}" + (f"; {why}" if why else "")
+            )
+        self._reported(origin.stream, what, fails=self._wanted is not False, cure=cure)
 
     def behind(self, origin: Origin, wanted: int) -> None:
         """
@@ -354,17 +428,15 @@ class Loss:
             stream,
             "the checkpoint has an offset of this stream, and option stream does not name it",
             fails=self._wanted is not False,
+            cure="name it, or the stream that continues it in movedStreams, or set failOnDataLoss "
+            "to false to continue with the other streams",
         )
 
     def _noted(self, origin: Origin, what: str) -> None:
         self._reported(origin.stream, what, fails=self.fails(origin))
 
     @staticmethod
-    def _reported(stream: str, what: str, *, fails: bool) -> None:
+    def _reported(stream: str, what: str, *, fails: bool, cure: str = LENIENT) -> None:
         if fails:
-            raise JetStreamSparkError(
-                what,
-                stream=stream,
-                cure="set failOnDataLoss to false to continue with the messages that are left",
-            )
+            raise JetStreamSparkError(what, stream=stream, cure=cure)
         _logger.warning("data_loss", stream=stream, what=what)

@@ -5,6 +5,8 @@ This module does no I/O and reads no clock. The reader reports what happens, wit
 event, and sends the requests that the planner asks for:
 
 - :meth:`Planner.wants` says for which streams to ask, and :meth:`Planner.saw` gets their states.
+- :meth:`Planner.doubts` returns :class:`Compare` objects if streams were created again. With the
+  answers (:meth:`Planner.compared`), :meth:`Planner.placed` returns the present position.
 - :meth:`Planner.plan` returns the end of a batch. It returns :class:`Look` objects first if it
   needs to know which messages match a filter (:meth:`Planner.found`), and :data:`AGAIN` if a stream
   lags and has to be asked again.
@@ -19,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.read.moves import Moves
 from jetsync_spark.read.offsets import Offset, Place, spans
 from jetsync_spark.read.origin import Loss, Origin
-from jetsync_spark.read.planning import AGAIN, Again, Awaited, Limit, Look, Wanted
+from jetsync_spark.read.planning import AGAIN, Again, Awaited, Compare, Limit, Look, Wanted
 from jetsync_spark.read.ranges import (
     LARGEST_BYTES,
     Range,
@@ -36,6 +39,7 @@ from jetsync_spark.read.sizes import Sizes
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from jetsync_spark.read.offsets import Stored
     from jetsync_spark.read.options import ReadOptions
 
 __all__ = ["Planner"]
@@ -107,6 +111,7 @@ class Planner:
         self._options = options
         self._default_parts = parts
         self._loss = Loss(options)
+        self._moves = Moves(options, self._loss)
         self._initial: Offset | None = None
         self._reached: Offset | None = None
         """The end of the last planned batch, as PySpark before 4.2 does not pass the next start."""
@@ -172,7 +177,7 @@ class Planner:
             return None
         return Offset(
             {
-                stream: Place(origin.created, origin.next, origin.first)
+                stream: Place(origin.created, origin.next, origin.first, last=origin.last)
                 for stream, origin in self._seen.items()
             }
         )
@@ -204,9 +209,15 @@ class Planner:
             matched: The streams that match a pattern. None if they were not requested.
             now: The time of the request.
         """
-        self._seen = dict(origins)
-        for origin in origins.values():
+        for stream, origin in origins.items():
+            known = self._seen.get(stream)
+            if known is not None and (
+                origin.next < known.next
+                or (origin.next == known.next and origin.last != known.last)
+            ):
+                self._moves.distrust(stream)
             self._sizes.saw(origin)
+        self._seen = dict(origins)
         if matched is not None:
             self._matched, self._matched_at = frozenset(matched), now
 
@@ -224,7 +235,7 @@ class Planner:
             origin = self._seen[stream]
             if start < origin.first:
                 self._loss.gone(origin, start, origin.first)
-            places[stream] = Place(origin.created, max(start, origin.first))
+            places[stream] = Place(origin.created, max(start, origin.first), last=origin.last)
         self._initial = Offset(places, initial=True)
         return self._initial
 
@@ -238,10 +249,16 @@ class Planner:
         Raises:
             JetStreamSparkError: The checkpoint has only other streams.
         """
-        begin = self._reached if start is None else Offset.from_json(start)
+        begin = self._reached if start is None else self.parsed(start)
         if begin is not None:
             self._check(begin)
         return begin
+
+    def parsed(self, given: Mapping[str, Any]) -> Offset:
+        """
+        Parse an offset. Its streams get their present names.
+        """
+        return self._moves.renamed(Offset.from_json(given))
 
     def fix_end(self) -> None:
         """
@@ -263,11 +280,60 @@ class Planner:
                 begins = 1
             else:
                 begins = initial[stream].next if stream in initial else origin.first
-            places[stream] = Place(origin.created, origin.next, begins, first=origin.first)
+            places[stream] = Place(
+                origin.created, origin.next, begins, first=origin.first, last=origin.last
+            )
         self._guessed = Offset(places, guessed=True)
         self._planned_at = now
         self._awaited = Awaited({stream: place.next for stream, place in places.items()})
         return self._guessed
+
+    # Streams that were created again
+
+    def doubts(self, offset: Offset, now: float) -> tuple[Compare, ...] | Literal[Again.AGAIN]:
+        """
+        Return the questions whose answers :meth:`placed` needs.
+
+        It is :data:`AGAIN` if the streams have to be asked again, because a mirror may still get
+        the message.
+
+        Args:
+            offset: A position.
+            now: The time.
+        """
+        found, waits = [], False
+        for about in self._moves.doubts(offset, self._seen):
+            is_there = (
+                about.last is not None and about.last.sequence < self._seen[about.stream].next
+            )
+            if is_there or not self._waits_for(about.stream, now):
+                found.append(about)
+            elif not about.is_same:
+                waits = True
+        return AGAIN if waits else tuple(found)
+
+    def wants_newer(self, about: Compare, time: str | None) -> bool:
+        """
+        Return whether :meth:`compared` needs the first message after the time of the one asked for.
+        """
+        return self._moves.wants_newer(about, time)
+
+    def compared(self, about: Compare, time: str | None, newer: int | None) -> None:
+        """
+        Note the answer to a question.
+
+        Args:
+            about: The question.
+            time: When the message with the sequence was stored. None if there is none.
+            newer: The sequence of the first message after that time, if :meth:`wants_newer`.
+        """
+        self._moves.compared(about, time, newer, self._seen[about.stream])
+
+    def placed(self, offset: Offset) -> Offset:
+        """
+        Return an offset with positions in the present streams, as far as their sequences continue.
+        """
+        return self._moves.placed(offset, self._seen)
 
     # Batches
 
@@ -320,13 +386,10 @@ class Planner:
 
     def needs_states(self, start: Offset, end: Offset) -> bool:
         """
-        Return whether :meth:`parts` needs the states of the streams.
+        Return whether :meth:`parts` needs the states of the streams, because the batch was planned
+        by an earlier run of the query.
         """
-        made_again = any(
-            stream in end.places and end.places[stream].created != place.created
-            for stream, place in start.places.items()
-        )
-        return end.guessed and not start.initial and made_again and not self._seen
+        return not {*start.places, *end.places} <= self._seen.keys()
 
     def parts(self, start: Offset, end: Offset) -> list[Range]:
         """
@@ -344,6 +407,10 @@ class Planner:
         self._reached = _not_before(start, end) if end.guessed else end
         ranges = []
         for what in spans(start, end):
+            place, origin = end.places[what.stream], self._seen.get(what.stream)
+            if origin is not None and self._moves.is_other(place, origin):
+                self._moves.report(place, origin)
+                continue
             parts = what.parts or parts_for(
                 len(what), least=options.min_partitions, most_each=options.max_records_per_partition
             )
@@ -357,7 +424,8 @@ class Planner:
             raise JetStreamSparkError(
                 f"the checkpoint belongs to stream {', '.join(places)}",
                 stream=self._options.source,
-                cure="give each query a checkpoint of its own",
+                cure="give each query a checkpoint of its own, or, if the stream was moved, name "
+                f'it: movedStreams {{"{next(iter(places))}": "{self._options.source}"}}',
             )
 
     def _check_guess(self, first: Offset, last: Offset) -> None:
@@ -366,8 +434,8 @@ class Planner:
             there = last.places.get(stream)
             if there is None:
                 self._report_gone(stream)
-            elif there.created != place.created and stream in self._seen:
-                self._loss.replaced(self._seen[stream], place.created)
+            elif stream in self._seen and self._moves.is_other(place, self._seen[stream]):
+                self._moves.report(place, self._seen[stream])
 
     def _steps(self, places: dict[str, Place], now: float) -> tuple[list[_Step], bool]:
         """
@@ -417,10 +485,29 @@ class Planner:
             options.max_bytes_per_partition or LARGEST_BYTES,
         )
         # The other streams stay where they are.
-        found = {stream: Place(at.created, at.next, at.next, 0) for stream, at in places.items()}
+        found = {
+            stream: Place(at.created, at.next, at.next, 0, last=self._last(at, stream, at.next))
+            for stream, at in places.items()
+        }
         for step, end, count in zip(steps, ends, parts, strict=True):
-            found[step.origin.stream] = Place(step.origin.created, end, step.begins, count)
+            origin = step.origin
+            last = self._last(places.get(origin.stream), origin.stream, end)
+            found[origin.stream] = Place(origin.created, end, step.begins, count, last=last)
         return Offset(dict(sorted(found.items())))
+
+    def _last(self, place: Place | None, stream: str, end: int) -> Stored | None:
+        """
+        Return a message at or after the end of a batch, which costs no request.
+
+        The earliest one that is known is best, because more backups have it.
+        """
+        origin, known = self._seen.get(stream), None if place is None else place.last
+        if origin is None or origin.next < end:
+            return known
+        is_of_stream = place is not None and not self._moves.is_other(place, origin)
+        if is_of_stream and known is not None and end - 1 <= known.sequence < origin.next:
+            return known
+        return origin.last
 
     def _ends(self, steps: list[_Step], limit: Limit) -> list[int]:
         """Return where each step ends under a limit. Each has at least one sequence."""
@@ -452,8 +539,9 @@ class Planner:
         Raises:
             JetStreamSparkError: Messages were lost and failOnDataLoss applies.
         """
-        if origin.created != place.created:
-            self._loss.replaced(origin, place.created)
+        if self._moves.is_other(place, origin):
+            self._moves.report(place, origin)
+            self._behind_since.pop(origin.stream, None)
             return origin.first
         if origin.next < place.next:
             if self._target is None and self._waits_for(origin.stream, now):

@@ -10,7 +10,9 @@ from typing import Final
 
 import attrs
 
-__all__ = ["AGAIN", "Again", "Awaited", "Limit", "Look", "Wanted"]
+from jetsync_spark.read.offsets import Stored
+
+__all__ = ["AGAIN", "Again", "Awaited", "Compare", "Limit", "Look", "Wanted"]
 
 
 class Again(enum.Enum):
@@ -75,3 +77,32 @@ class Look:
 
     start: int
     """The first sequence."""
+
+
+@attrs.frozen
+class Compare:
+    """
+    A question whether a stream continues the sequences of a position.
+    """
+
+    stream: str
+    """The stream."""
+
+    was: str
+    """When the stream of the position was created."""
+
+    created: str
+    """When the stream was created that there is now."""
+
+    next: int
+    """The position."""
+
+    last: Stored | None
+    """A message of the stream of the position. None if none is known."""
+
+    @property
+    def is_same(self) -> bool:
+        """
+        Whether both were created at the same time.
+        """
+        return self.was == self.created

@@ -98,6 +98,13 @@ APART: Final = 10_000
 ATTEMPTS: Final = 3
 """How often a batch is planned again because its consumer is no longer the same."""
 
+REPLACED: Final = (
+    "set failOnDataLoss to false to continue with the messages that the consumer delivers. If a "
+    "backup was restored with its consumer, these are the messages that were not acknowledged when "
+    "it was made, so rows of later micro-batches are read again"
+)
+"""The advice if the stream was created again or restored."""
+
 _logger = jetsync.get_logger("jetsync.spark.work_queue")
 
 
@@ -274,7 +281,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identity = source.origin.created, source.made
         if identity not in {(known.created, known.made), self._accepted}:
             if source.origin.created != known.created:
-                self._loss.replaced(source.origin, known.created)
+                self._loss.replaced(source.origin, known.created, cure=REPLACED)
                 # The new stream uses the sequences of the committed batch again.
                 self._deliveries.commit(Runs())
             elif source.is_queue:

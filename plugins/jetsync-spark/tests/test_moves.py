@@ -1,0 +1,454 @@
+"""
+Queries whose streams were restored, renamed, mirrored or moved to another cluster, without Spark.
+"""
+
+import json
+import shutil
+
+import pytest
+from backups import backup_of, restore
+from streams_to_read import extend, numbered, remake
+from waiting import eventually
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
+
+from queries import Query, Rows
+
+from jetsync_spark.read import idle, planner
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """
+    Wait for nothing that does not come.
+    """
+    monkeypatch.setattr(idle, "WAIT", 0.0)
+    monkeypatch.setattr(idle, "CHECK", 0.0)
+    monkeypatch.setattr(idle, "POLLING", 0.0)
+    monkeypatch.setattr(planner, "CATCHING_UP", 0.2)
+
+
+@pytest.fixture
+def client(nats_server):
+    """
+    A client of the server.
+    """
+    with jetsync.connect(nats_server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def earliest(nats_server):
+    """
+    A factory of queries that start at the beginning.
+    """
+    return lambda stream, **options: Query(
+        nats_server, stream, **{"startingOffsets": "earliest", **options}
+    )
+
+
+def kept(js, count, **config):
+    """Make a stream that can be backed up."""
+    return numbered(js, count, storage="file", **config)
+
+
+def restored(client, stream, backup):
+    """Replace a stream by its backup."""
+    stream.delete()
+    restore(client, backup)
+
+
+def again(query, **options):
+    """Restart a query from its checkpoint, with more options."""
+    query.options.update(options)
+    query.start()
+    return query
+
+
+class TestRestore:
+    def test_a_restored_stream_continues(self, client, js, earliest):
+        """A query continues after the restore of a backup that has all that it has read."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            before = stream.info().created
+            restored(client, stream, backup_of(client, stream.name))
+            assert stream.info().created > before
+            assert again(query).all() == []
+            extend(js, stream, 5)
+            assert query.all() == [[*range(31, 36)]]
+            assert query.ends[-1]["created"] == stream.info().created.isoformat()
+            assert again(query).all() == []
+
+    def test_while_it_runs(self, client, js, earliest):
+        """A running query continues, too."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all(Rows(20)) == [[*range(1, 21)], [*range(21, 31)]]
+            backup = backup_of(client, stream.name)
+            extend(js, stream, 5)
+            restored(client, stream, backup)
+            extend(js, stream, 3)
+            assert query.all() == [[*range(31, 34)]]
+
+    def test_a_backup_with_newer_messages(self, client, js, earliest):
+        """Messages that the backup has, and the query has not read, are read."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.plan(Rows(10))
+            restored(client, stream, backup_of(client, stream.name))
+            assert again(query).all() == [[*range(11, 31)]]
+
+    def test_a_batch_that_was_not_committed(self, client, js, earliest):
+        """The batch of the checkpoint has the same rows in the same parts."""
+        with kept(js, 30) as stream:
+            query = earliest(stream, minPartitions="3")
+            assert query.plan(Rows(10))
+            assert query.plan(Rows(10))
+            ranges = query.ranges()
+            restored(client, stream, backup_of(client, stream.name))
+            assert again(query, minPartitions="7").ranges() == ranges
+            assert query.read() == [*range(11, 21)]
+            assert query.all() == [[*range(21, 31)]]
+
+    def test_the_first_batch_was_not_committed(self, client, js, earliest):
+        """The first batch is the same, although Spark asks for the start again."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.plan(Rows(10))
+            restored(client, stream, backup_of(client, stream.name))
+            assert again(query, startingOffsets="latest").read() == [*range(1, 11)]
+            assert query.all() == [[*range(11, 31)]]
+
+    def test_an_older_backup(self, client, js, earliest):
+        """
+        If the backup lacks messages that the query has read, the query fails, although new
+        messages have their sequences. With newer, it reads what was stored since the restore.
+        """
+        with kept(js, 20) as stream:
+            backup = backup_of(client, stream.name)
+            extend(js, stream, 10)
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            restored(client, stream, backup)
+            with pytest.raises(JetStreamSparkError, match="it has no message 30"):
+                again(query).plan()
+            extend(js, stream, 15)
+            with pytest.raises(JetStreamSparkError, match="its message 30 is from 2"):
+                again(query).plan()
+            assert again(query, onReplacedStream="newer").all() == [[*range(21, 36)]]
+            del query.options["onReplacedStream"]
+            assert again(query).all() == []
+            extend(js, stream, 1)
+            assert query.all() == [[36]]
+
+    def test_an_older_backup_and_an_open_batch(self, client, js, earliest):
+        """Of a batch that was not committed, only restored messages are read, and new ones once."""
+        with kept(js, 20) as stream:
+            backup = backup_of(client, stream.name)
+            extend(js, stream, 10)
+            query = earliest(stream)
+            assert query.plan(Rows(15))
+            assert query.plan(Rows(10))
+            restored(client, stream, backup)
+            extend(js, stream, 15)
+            with pytest.raises(JetStreamSparkError, match="or restored"):
+                again(query).read()
+            assert again(query, onReplacedStream="newer").read() == [*range(16, 21)]
+            assert query.all() == [[*range(21, 36)]]
+
+    def test_the_choices(self, client, js, earliest):
+        """Each choice does what the error says."""
+        for how, read in (
+            ("continue", [*range(31, 36)]),
+            ("newer", [*range(21, 36)]),
+            ("restart", [*range(1, 36)]),
+        ):
+            with kept(js, 20) as stream:
+                backup = backup_of(client, stream.name)
+                extend(js, stream, 10)
+                query = earliest(stream)
+                assert query.all() == [[*range(1, 31)]]
+                restored(client, stream, backup)
+                extend(js, stream, 15)
+                with pytest.raises(JetStreamSparkError) as caught:
+                    again(query).plan()
+                text = str(caught.value)
+                assert "failOnDataLoss" not in text
+                assert "With continue, it continues at sequence 31, whatever" in text
+                assert "reads rows again that the stream still has" in text
+                assert again(query, onReplacedStream=how).all() == [read]
+
+    def test_without_errors(self, client, js, earliest):
+        """With failOnDataLoss=false, the query reads no message twice, whatever the backup has."""
+        with kept(js, 20) as stream:
+            backup = backup_of(client, stream.name)
+            query = earliest(stream, failOnDataLoss="false")
+            assert query.all() == [[*range(1, 21)]]
+            restored(client, stream, backup)
+            assert again(query).all() == []
+            extend(js, stream, 5)
+            assert query.all() == [[*range(21, 26)]]
+            restored(client, stream, backup)
+            extend(js, stream, 2)
+            assert again(query).all() == [[21, 22]]
+
+    def test_a_stream_that_removes_old_messages(self, client, js, earliest):
+        """Such a stream fails, too: otherwise a restore would store rows twice."""
+        with kept(js, 30, max_msgs_per_subject=30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            remake(js, stream, 30)
+            with pytest.raises(JetStreamSparkError, match="or restored"):
+                again(query).plan()
+
+    def test_an_old_checkpoint(self, client, js, earliest):
+        """A checkpoint without the times of messages is read, and continues by option only."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            del query.ends[-1]["last"]
+            extend(js, stream, 5)
+            assert again(query).all() == [[*range(31, 36)]]
+            del query.ends[-1]["last"]
+            restored(client, stream, backup_of(client, stream.name))
+            with pytest.raises(JetStreamSparkError, match="does not say how to compare"):
+                again(query).plan()
+            extend(js, stream, 2)
+            assert again(query, onReplacedStream="continue").all() == [[36, 37]]
+
+    def test_where_spark_does_not_say(self, client, js, earliest):
+        """PySpark 4.0 and 4.1, which ask for an end first, continue, too."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            restored(client, stream, backup_of(client, stream.name))
+            extend(js, stream, 5)
+            reader = again(query).reader
+            (part,) = reader.partitions(query.ends[-1], query.through_json(reader.latestOffset()))
+            assert (part.value.start, part.value.end) == (31, 36)
+
+    def test_a_message_that_was_removed(self, client, js, earliest):
+        """If the message of the position was removed, the query continues by option only."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            extend(js, stream, 5)
+            stream.delete_message(30)
+            restored(client, stream, backup_of(client, stream.name))
+            with pytest.raises(JetStreamSparkError, match="it has no message 30"):
+                again(query).plan()
+            assert again(query, onReplacedStream="continue").all() == [[*range(31, 36)]]
+
+    def test_a_copy_of_the_disk(self, tmp_path):
+        """A copy of the server's files has the same time of creation, and is noticed, too."""
+        old, copy = tmp_path / "old", tmp_path / "copy"
+        query = None
+        for store, count in ((old, 20), (old, 10), (copy, 15)):
+            with DevServer(store=store) as server, jetsync.connect(server.url) as client:
+                js = client.jetstream()
+                if query is None:
+                    js.create_stream("S", subjects=["S.>"], allow_direct=True)
+                    query = Query(server, "S", startingOffsets="earliest")
+                stream = js.stream("S")
+                extend(js, stream, count)
+                again(query, servers=server.url)
+                if count == 10:
+                    assert query.all() == [[*range(1, 31)]]
+                if store == copy:
+                    with pytest.raises(JetStreamSparkError, match="went back: its message 30 is"):
+                        query.plan()
+                    with pytest.raises(JetStreamSparkError, match="went back: its message 30 is"):
+                        again(query).read()
+                    again(query, onReplacedStream="newer")
+                    assert query.read() == [*range(1, 21)]
+                    assert query.all() == [[*range(21, 36)]]
+                    del query.options["onReplacedStream"]
+                    assert again(query).all() == []
+            if count == 20:
+                shutil.copytree(old, copy)
+
+    def test_several_streams(self, client, js, earliest):
+        """One of several streams is restored."""
+        with kept(js, 10) as one, kept(js, 20) as other:
+            query = earliest(f"{one.name},{other.name}")
+            assert query.all() == [[*range(1, 11), *range(1, 21)]]
+            extend(js, other, 5)
+            assert query.all() == [[*range(21, 26)]]
+            restored(client, one, backup_of(client, one.name))
+            extend(js, one, 5)
+            extend(js, other, 5)
+            again(query)
+            assert query.plan()
+            assert query.ranges() == [(one.name, 11, 16), (other.name, 26, 31)]
+
+
+class TestMoves:
+    def test_a_renamed_stream(self, client, js, earliest):
+        """A backup that is restored with another name continues."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.plan(Rows(10))
+            assert query.plan(Rows(10))
+            backup = backup_of(client, stream.name)
+            stream.delete()
+            new = f"{stream.name}_2"
+            restore(client, backup, name=new)
+            with pytest.raises(JetStreamSparkError, match=f'movedStreams {{"{stream.name}": '):
+                again(query, stream=new).plan()
+            again(query, movedStreams=json.dumps({stream.name: new}))
+            # The last batch was not committed.
+            assert query.read() == [*range(11, 21)]
+            assert query.all() == [[*range(21, 31)]]
+            del query.options["movedStreams"]
+            extend(js, js.stream(new), 0)
+            assert again(query).all() == []
+            js.delete_stream(new)
+
+    def test_a_mirror(self, js, earliest):
+        """A query continues at a mirror."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            new = f"{stream.name}_M"
+            mirror = js.create_stream(
+                new, mirror=jetsync.StreamSource(stream.name), allow_direct=True
+            )
+            try:
+                extend(js, stream, 5)
+                eventually(lambda: mirror.info().state.last_seq == 35)
+                again(query, stream=new, movedStreams=json.dumps({stream.name: new}))
+                assert query.all() == [[*range(31, 36)]]
+            finally:
+                mirror.delete()
+
+    def test_a_mirror_that_lags(self, js, earliest, monkeypatch):
+        """A query waits for a mirror that does not have its messages yet."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            monkeypatch.setattr(planner, "CATCHING_UP", 30.0)
+            with kept(js, 0) as copy:
+                again(query, stream=copy.name, movedStreams=json.dumps({stream.name: copy.name}))
+                copy.delete()
+                js.create_stream(
+                    copy.name, mirror=jetsync.StreamSource(stream.name), allow_direct=True
+                )
+                assert query.all() == []
+
+    def test_another_cluster(self, js, earliest):
+        """A query continues on another cluster, at a mirror with the same name or a backup."""
+        with kept(js, 30) as stream, DevServer() as other, jetsync.connect(other.url) as there:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            with jetsync.connect(query.options["servers"]) as here:
+                restore(there, backup_of(here, stream.name))
+            again(query, servers=other.url)
+            moved = there.jetstream()
+            extend(moved, moved.stream(stream.name), 5)
+            assert query.all() == [[*range(31, 36)]]
+
+    def test_another_stream(self, js, earliest):
+        """A stream with other messages does not continue."""
+        with kept(js, 30) as stream, kept(js, 50) as other:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            again(query, stream=other.name, movedStreams=json.dumps({stream.name: other.name}))
+            with pytest.raises(JetStreamSparkError, match=f"which was {stream.name}.*message 30"):
+                query.plan()
+
+    def test_one_of_several(self, client, js, earliest):
+        """One of several streams is renamed; the others stay where they are."""
+        with kept(js, 10) as one, kept(js, 20) as other:
+            query = earliest(f"{one.name},{other.name}")
+            assert query.all() == [[*range(1, 11), *range(1, 21)]]
+            new = f"{one.name}_2"
+            backup = backup_of(client, one.name)
+            one.delete()
+            restore(client, backup, name=new)
+            with pytest.raises(JetStreamSparkError, match="movedStreams"):
+                again(query, stream=f"{new},{other.name}").plan()
+            again(query, movedStreams=json.dumps({one.name: new}))
+            assert query.all() == []
+            extend(js, other, 1)
+            assert query.all() == [[21]]
+            assert [*query.ends[-1]["streams"]] == sorted([new, other.name])
+            js.delete_stream(new)
+
+    def test_both_names(self, js, earliest):
+        """A stream with a position of its own cannot continue another one."""
+        with kept(js, 10) as one, kept(js, 20) as other:
+            query = earliest(f"{one.name},{other.name}")
+            assert query.plan()
+            with pytest.raises(JetStreamSparkError, match="each stream continues one stream"):
+                again(
+                    query, stream=other.name, movedStreams=json.dumps({one.name: other.name})
+                ).plan()
+
+
+class TestPositions:
+    def test_the_message_of_a_position(self, js, earliest):
+        """An offset has the last message of the stream, and keeps it until it is reached."""
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            time = stream.get_message(30).timestamp.isoformat()
+            extend(js, stream, 0)
+            assert query.plan(Rows(10))
+            assert query.ends[-1]["last"] == [30, time]
+            extend(js, stream, 10)
+            assert query.plan(Rows(20))
+            assert query.ends[-1]["last"] == [30, time]
+            assert query.plan()
+            assert query.ends[-1]["last"] == [40, stream.get_message(40).timestamp.isoformat()]
+
+    def test_requests(self, client, js, earliest):
+        """Positions cost no request, and a stream that was replaced costs one."""
+        from requests_to_server import asked
+
+        with kept(js, 30) as stream:
+            query = earliest(stream)
+            assert query.plan(Rows(10))
+            extend(js, stream, 10)
+            found = asked(client, lambda: query.plan() and query.parts())
+            assert found == [f"$JS.API.STREAM.INFO.{stream.name}"]
+            restored(client, stream, backup_of(client, stream.name))
+            extend(js, stream, 10)
+            get = f"$JS.API.STREAM.MSG.GET.{stream.name}"
+            found = asked(client, lambda: again(query).plan())
+            assert [each for each in found if "MSG.GET" in each] == [get]
+            # A restart compares streams with new messages, too, once.
+            extend(js, stream, 10)
+            found = asked(client, lambda: again(query).plan() and query.parts())
+            assert [each for each in found if "MSG.GET" in each] == [get]
+            extend(js, stream, 10)
+            found = asked(client, lambda: query.plan() and query.parts())
+            assert found == [f"$JS.API.STREAM.INFO.{stream.name}"]
+            found = asked(client, lambda: again(query).plan())
+            assert not any("MSG.GET" in each for each in found)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"movedStreams": "A"}, 'such as {"ORDERS": "ORDERS_2"}'),
+            ({"movedStreams": "{}"}, "the present name"),
+            ({"movedStreams": '{"A": 5}'}, "the present name"),
+            ({"movedStreams": '{"A": "C"}'}, "moves A to C, which is not read"),
+            ({"movedStreams": '{"B": "B"}'}, "the same name"),
+            ({"movedStreams": '{"A": "B", "C": "B"}'}, "the new name of several streams"),
+            ({"onReplacedStream": "resume"}, "fail or newer or continue or restart"),
+            ({"consumer": "x", "onReplacedStream": "continue"}, "does not apply to a query with"),
+        ],
+    )
+    def test_what_is_refused(self, nats_server, given, text):
+        """Moves that cannot be meant are refused before the query starts."""
+        with pytest.raises(OptionError) as caught:
+            Query(nats_server, "B", **given)
+        assert text in str(caught.value)
