@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from backups import backup_of, restore
-from streams_to_read import extend, numbered, remake
+from streams_to_read import extend, numbered, origin_now, remake
 from waiting import eventually
 
 import jetsync
@@ -19,6 +19,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 from queries import Query, Rows
 
 from jetsync_spark.read import idle, planner
+from jetsync_spark.read.origin import first_after, time_of
 
 pytestmark = pytest.mark.live
 
@@ -288,6 +289,23 @@ class TestRestore:
             assert query.plan()
             assert query.ranges() == [(one.name, 11, 16), (other.name, 26, 31)]
 
+    def test_a_restore_while_another_stream_is_read(self, client, js, earliest):
+        """With failOnDataLoss=false, a query continues at a stream that was away for a time."""
+        with kept(js, 10) as one, kept(js, 20) as other:
+            query = earliest(f"{one.name},{other.name}", failOnDataLoss="false")
+            assert query.all() == [[*range(1, 11), *range(1, 21)]]
+            backup = backup_of(client, one.name)
+            one.delete()
+            eventually(query.plan)
+            assert query.ranges() == []
+            extend(js, other, 5)
+            assert query.all() == [[*range(21, 26)]]
+            restore(client, backup)
+            assert query.all() == []
+            extend(js, one, 5)
+            assert query.all() == [[*range(11, 16)]]
+            assert again(query).all() == []
+
 
 class TestMoves:
     def test_a_renamed_stream(self, client, js, earliest):
@@ -431,6 +449,43 @@ class TestPositions:
             assert found == [f"$JS.API.STREAM.INFO.{stream.name}"]
             found = asked(client, lambda: again(query).plan())
             assert not any("MSG.GET" in each for each in found)
+
+    def test_without_permission_to_ask_the_leader(self):
+        """Without permission for STREAM.MSG.GET, direct gets compare."""
+        config = (
+            "authorization { users: [{user: a, password: b, "
+            'permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}}] }'
+        )
+        with DevServer(config=config) as server:
+            url = server.url.replace("://", "://a:b@")
+            with jetsync.connect(url) as client:
+                js = client.jetstream()
+                with kept(js, 30) as stream:
+                    last = stream.get_message(30, direct=True).timestamp.isoformat()
+                    assert time_of(stream, 30) == last
+                    assert time_of(stream, 31) is None
+                    assert first_after(stream, origin_now(js, stream.name), last) == 31
+                    stream.update(allow_direct=False)
+                    assert time_of(stream, 30) is None
+
+
+class TestNewer:
+    @pytest.mark.parametrize("count", [0, 1, 2, 9])
+    def test_the_first_message_after_a_time(self, js, count):
+        """The first message after each time is found, also with gaps."""
+        with numbered(js, count) as stream:
+            times = [stream.get_message(n).timestamp for n in range(1, count + 1)]
+            origin = origin_now(js, stream.name)
+            for time in times:
+                found = first_after(stream, origin, time.isoformat())
+                assert found == 1 + sum(each <= time for each in times)
+            assert first_after(stream, origin, "2020-01-01T00:00:00+00:00") == origin.first
+            assert first_after(stream, origin, "2099-01-01T00:00:00+00:00") == origin.next
+            if count == 9:
+                for sequence in (4, 5, 9):
+                    stream.delete_message(sequence)
+                assert first_after(stream, origin, times[2].isoformat()) in {4, 5, 6}
+                assert first_after(stream, origin, times[7].isoformat()) == 9
 
 
 class TestOptions:

@@ -579,3 +579,29 @@ class TestMoves:
         assert query.planner.doubts(query.at, query.now) == ()
         assert self.placed(query, state(created="now", last=5)) == {"S": 1}
         assert query.plan(state(created="now", last=5)) == [("S", 1, 6)]
+
+    def test_a_stream_that_went_back_while_it_was_read(self, query):
+        """A stream that ends earlier than before is compared again, once it has caught up."""
+        query.plan(state())
+        assert self.placed(query, state(last=12)) == {"S": 11}
+        assert query.plan(state(last=12)) == [("S", 11, 13)]
+        query.saw(state(last=14))
+        assert query.planner.doubts(query.at, query.now) == ()
+        query.saw(state(last=9))
+        assert query.planner.doubts(query.at, query.now) == ()
+        query.saw(state(last=14))
+        (about,) = query.planner.doubts(query.at, query.now)
+        assert (about.last, about.is_same) == (stored(12), True)
+        assert self.placed(query, state(last=14), time="at noon") == {"S": 13}
+        with pytest.raises(JetStreamSparkError, match="went back: its message 12 is from at noon"):
+            query.plan(state(last=14))
+
+    def test_a_message_that_a_limit_removed(self, query):
+        """A stream with the same time of creation is the same, if the message was removed."""
+        query.plan(state())
+        query.saw(state(first=15, last=30))
+        (about,) = query.planner.doubts(query.at, query.now)
+        query.planner.compared(about, None, None)
+        assert query.planner.doubts(query.at, query.now) == ()
+        with pytest.raises(JetStreamSparkError, match="sequences 11 to 14 are missing"):
+            query.plan(state(first=15, last=30))

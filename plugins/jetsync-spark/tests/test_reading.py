@@ -268,7 +268,9 @@ class TestLoss:
         with numbered(js, 30, allow_direct=allow_direct) as stream:
             part = part_of(js, stream)
             remake(js, stream, 40)
-            with pytest.raises(JetStreamSparkError, match="created again or restored: it is from 2"):
+            with pytest.raises(
+                JetStreamSparkError, match="created again or restored: it is from 2"
+            ):
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 

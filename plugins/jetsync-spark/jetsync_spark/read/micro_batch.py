@@ -220,13 +220,13 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _plan(self, begin: Offset, limit: Limit) -> Offset | None:
         """Return the end of the next batch, or None if there is none yet."""
         self._look(begin)
-        begin = self._placed(begin)
+        begin = self._placed(self._planner.with_returned(begin))
         while True:
             step = self._planner.plan(begin, limit, time.monotonic())
             if step is AGAIN:
                 time.sleep(CATCH_UP_PAUSE)
                 self._look(begin)
-                begin = self._placed(begin)
+                begin = self._placed(self._planner.with_returned(begin))
             elif isinstance(step, tuple):
                 for look in step:
                     self._planner.found(look, self._ask(partial(self._find, look)))

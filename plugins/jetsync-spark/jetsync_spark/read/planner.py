@@ -132,6 +132,9 @@ class Planner:
         self._matched_at: float | None = None
         """When they were requested last."""
 
+        self._gone: dict[str, Place] = {}
+        """The positions of deleted streams, which may be restored."""
+
         self._behind_since: dict[str, float] = {}
         self._planned_at: float | None = None
         """When the last batch was planned."""
@@ -329,6 +332,18 @@ class Planner:
         """
         self._moves.compared(about, time, newer, self._seen[about.stream])
 
+    def with_returned(self, offset: Offset) -> Offset:
+        """
+        Return an offset with the positions of deleted streams that this run has seen return.
+
+        A restore deletes a stream first, so a query that continues without it would otherwise read
+        it from its first message.
+        """
+        back = {each: place for each, place in self._gone.items() if each in self._seen}
+        for stream in back.keys() & offset.places.keys():
+            del self._gone[stream]
+        return attrs.evolve(offset, places=dict(sorted({**back, **offset.places}.items())))
+
     def placed(self, offset: Offset) -> Offset:
         """
         Return an offset with positions in the present streams, as far as their sequences continue.
@@ -451,7 +466,7 @@ class Planner:
                 if self._options.names_stream(stream) and self._waits_for(stream, now):
                     continue
                 self._report_gone(stream)
-                del places[stream]
+                self._gone[stream] = places.pop(stream)
                 gone = True
                 continue
             if place is None and target is not None and stream not in target:
