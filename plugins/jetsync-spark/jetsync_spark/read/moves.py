@@ -192,7 +192,6 @@ class Moves:
                 place,
                 created=origin.created,
                 next=min(place.next, answer.most),
-                begins=None if place.begins is None else min(place.begins, answer.most),
                 # A message of the other stream says nothing about this one.
                 last=place.last if answer.most == LARGEST else origin.last,
             )
