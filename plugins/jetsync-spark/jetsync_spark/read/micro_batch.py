@@ -26,6 +26,7 @@ from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.read.batch import read_part
 from jetsync_spark.read.idle import IdleQuery
+from jetsync_spark.read.moves import Moves
 from jetsync_spark.read.options import LATEST
 from jetsync_spark.read.origin import (
     check_filters,
@@ -98,7 +99,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._options = options
         self._table = Table(schema, STREAM_COLUMNS)
         self._connection = f"jetsync-spark-plan-{options.source}"
-        self._planner = Planner(options, default_parts(parallelism))
+        self._moves = Moves(options)
+        self._planner = Planner(options, default_parts(parallelism), self._moves)
         self._limit = Limit(options.max_offsets_per_trigger, options.max_bytes_per_trigger)
         if self._limit == Limit():
             self._limit = Limit(bytes=BYTES_PER_CORE * (parallelism or CORES))
@@ -178,7 +180,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Return the parts of a batch. They stay the same if the batch is planned again.
         """
         planner = self._planner
-        first, last = planner.parsed(start), planner.parsed(end)
+        first, last = self._moves.parsed(start), self._moves.parsed(end)
         if planner.needs_states(first, last):
             self._look(last)
         last = self._placed(last)
@@ -220,13 +222,13 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _plan(self, begin: Offset, limit: Limit) -> Offset | None:
         """Return the end of the next batch, or None if there is none yet."""
         self._look(begin)
-        begin = self._placed(self._planner.with_returned(begin))
+        begin = self._placed(self._moves.with_returned(begin))
         while True:
             step = self._planner.plan(begin, limit, time.monotonic())
             if step is AGAIN:
                 time.sleep(CATCH_UP_PAUSE)
                 self._look(begin)
-                begin = self._placed(self._planner.with_returned(begin))
+                begin = self._placed(self._moves.with_returned(begin))
             elif isinstance(step, tuple):
                 for look in step:
                     self._planner.found(look, self._ask(partial(self._find, look)))
@@ -272,13 +274,15 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _placed(self, offset: Offset) -> Offset:
         """Return an offset with positions in the present streams. Compare those that are others."""
-        planner = self._planner
-        while (doubts := planner.doubts(offset, time.monotonic())) is AGAIN:
+        moves, waits_for = self._moves, self._planner.waits_for
+        while (
+            doubts := moves.doubts(offset, lambda name: waits_for(name, time.monotonic()))
+        ) is AGAIN:
             time.sleep(CATCH_UP_PAUSE)
             self._look(offset)
         for about in doubts:
-            planner.compared(about, *self._ask(partial(self._compare, about)))
-        return planner.placed(offset)
+            moves.compared(about, *self._ask(partial(self._compare, about)))
+        return moves.placed(offset)
 
     def _compare(self, about: Compare, js: jetsync.JetStream) -> tuple[str | None, int | None]:
         """Return what tells whether a stream continues the sequences of a position."""
@@ -286,7 +290,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return None, None
         stream = self._states.handle(js, about.stream)
         found = time_of(stream, about.last.sequence)
-        if not self._planner.wants_newer(about, found):
+        if not self._moves.wants_newer(about, found):
             return found, None
         return found, first_after(stream, readable_origin_of(stream.cached_info), about.last.time)
 

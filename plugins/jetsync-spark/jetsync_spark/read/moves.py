@@ -19,21 +19,23 @@ each stream once, which needs a request only if the stream has new messages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import CONTINUE, FAIL, LARGEST, NEWER, RESTART
-from jetsync_spark.read.planning import Compare
+from jetsync_spark.read.origin import Loss
+from jetsync_spark.read.planning import AGAIN, Again, Compare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from jetsync_spark.read.offsets import Offset, Place
+    from jetsync_spark.read.offsets import Place, Stored
     from jetsync_spark.read.options import ReadOptions
-    from jetsync_spark.read.origin import Loss, Origin
+    from jetsync_spark.read.origin import Origin
 
 __all__ = ["Moves"]
 
@@ -61,11 +63,11 @@ class Moves:
 
     Args:
         options: The names of moved streams, and what to do if a stream was replaced.
-        loss: Reports streams that do not continue.
     """
 
-    def __init__(self, options: ReadOptions, loss: Loss) -> None:
-        self._loss = loss
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._loss = Loss(options)
         self._how = options.on_replaced_stream
         if self._how == FAIL and options.fail_on_data_loss is False:
             self._how = NEWER
@@ -75,13 +77,19 @@ class Moves:
         self._trusted: set[str] = set()
         """The streams of which this run has seen that they are the same."""
 
-    def renamed(self, offset: Offset) -> Offset:
+        self._seen: Mapping[str, Origin] = {}
+        self._gone: dict[str, Place] = {}
+        """The positions of deleted streams, which may be restored."""
+
+    def parsed(self, given: Mapping[str, Any]) -> Offset:
         """
-        Return an offset with the present names of its streams.
+        Parse an offset of the checkpoint. Its streams get their present names.
 
         Raises:
-            JetStreamSparkError: It has positions of a stream and of the one that it was moved to.
+            JetStreamSparkError: It is malformed, has only other streams, or has positions of a
+                stream and of the one that it was moved to.
         """
+        offset = Offset.from_json(given)
         places: dict[str, Place] = {}
         for stream, place in offset.places.items():
             name = self._new.get(stream, stream)
@@ -93,38 +101,95 @@ class Moves:
                     cure="correct movedStreams: each stream continues one stream of the checkpoint",
                 )
             places[name] = place
-        return attrs.evolve(offset, places=dict(sorted(places.items()))) if self._new else offset
+        if places and not any(map(self._options.names_stream, places)):
+            source = self._options.source
+            raise JetStreamSparkError(
+                f"the checkpoint belongs to stream {', '.join(places)}",
+                stream=source,
+                cure="give each query a checkpoint of its own, or, if the stream was moved, name "
+                f'it: movedStreams {{"{next(iter(places))}": "{source}"}}',
+            )
+        return attrs.evolve(offset, places=dict(sorted(places.items())))
 
-    def distrust(self, stream: str) -> None:
+    def saw(self, origins: Mapping[str, Origin]) -> None:
         """
-        Note that a stream may be another one than before.
+        Note the states of the streams that exist.
         """
-        self._trusted.discard(stream)
+        for stream, origin in origins.items():
+            known = self._seen.get(stream)
+            went_back = known is not None and (
+                origin.next < known.next
+                or (origin.next == known.next and origin.last != known.last)
+            )
+            if went_back:
+                self._trusted.discard(stream)
+        # A missing stream may be another one when it returns.
+        self._trusted.intersection_update(origins)
+        self._seen = origins
 
-    def doubts(self, offset: Offset, origins: Mapping[str, Origin]) -> tuple[Compare, ...]:
+    def gone(self, stream: str, place: Place) -> None:
+        """
+        Note that the query continues without a stream that was deleted.
+        """
+        self._gone[stream] = place
+
+    def with_returned(self, offset: Offset) -> Offset:
+        """
+        Return an offset with the positions of deleted streams that this run has seen return.
+
+        A restore deletes a stream first, so a query that continues without it would otherwise read
+        it from its first message.
+        """
+        if not self._gone:
+            return offset
+        back = {each: place for each, place in self._gone.items() if each in self._seen}
+        for stream in back.keys() & offset.places.keys():
+            del self._gone[stream]
+        return attrs.evolve(offset, places=dict(sorted({**back, **offset.places}.items())))
+
+    def doubts(
+        self, offset: Offset, waits_for: Callable[[str], bool]
+    ) -> tuple[Compare, ...] | Literal[Again.AGAIN]:
         """
         Return the questions whose answers :meth:`placed` needs.
 
+        It is :data:`AGAIN` if the streams have to be asked again, because a mirror may still get
+        the message.
+
         Args:
-            offset: An offset with present names.
-            origins: The states of the streams.
+            offset: A position.
+            waits_for: Says whether to wait for a stream that lags.
         """
-        found = []
+        found, waits = [], False
+        for about in self._open(offset):
+            is_there = (
+                about.last is not None and about.last.sequence < self._seen[about.stream].next
+            )
+            if is_there or not waits_for(about.stream):
+                found.append(about)
+            elif not about.is_same:
+                waits = True
+        return AGAIN if waits else tuple(found)
+
+    def _open(self, offset: Offset) -> Iterator[Compare]:
+        """Yield the questions that need a request."""
         for stream, place in offset.places.items():
-            origin = origins.get(stream)
+            origin = self._seen.get(stream)
             if origin is None:
                 continue
+            is_trusted = place.created == origin.created and stream in self._trusted
+            if is_trusted and not self._answers:
+                continue
             about = _about(place, origin)
-            if about in self._answers or (about.is_same and stream in self._trusted):
+            if is_trusted or about in self._answers:
                 continue
             if place.next <= 1 or (place.last is not None and place.last == origin.last):
                 # Before the first message, nothing was read.
                 self._continues(about)
             elif place.last is None:
-                self.compared(about, None, None, origin)
+                self.compared(about, None, None)
             else:
-                found.append(about)
-        return tuple(found)
+                yield about
 
     def wants_newer(self, about: Compare, time: str | None) -> bool:
         """
@@ -134,9 +199,9 @@ class Moves:
             about: The question.
             time: When the message with the sequence was stored. None if there is none.
         """
-        return self._how == NEWER and about.last is not None and time != about.last.time
+        return self._how == NEWER and about.last is not None and not self._is_same(about, time)
 
-    def compared(self, about: Compare, time: str | None, newer: int | None, origin: Origin) -> None:
+    def compared(self, about: Compare, time: str | None, newer: int | None) -> None:
         """
         Note the answer to a question.
 
@@ -144,14 +209,9 @@ class Moves:
             about: The question.
             time: When the message with the sequence was stored. None if there is none.
             newer: The sequence of the first message after that time, if :meth:`wants_newer`.
-            origin: The state of the stream.
         """
-        last = about.last
-        if last is not None and time == last.time:
-            self._continues(about)
-            return
-        if time is None and about.is_same and (last is None or about.next <= origin.next):
-            # Limits and deletes remove messages.
+        last, origin = about.last, self._seen[about.stream]
+        if self._is_same(about, time):
             self._continues(about)
             return
         if last is None:
@@ -177,14 +237,16 @@ class Moves:
             begins = origin.first if most is None else min(about.next, most)
             _logger.warning("stream_replaced", stream=about.stream, what=why, begins=begins)
 
-    def placed(self, offset: Offset, origins: Mapping[str, Origin]) -> Offset:
+    def placed(self, offset: Offset) -> Offset:
         """
         Return an offset with positions in the present streams, unless they are read from their
         first messages.
         """
+        if not self._answers:
+            return offset
         places = dict(offset.places)
         for stream, place in offset.places.items():
-            origin = origins.get(stream)
+            origin = self._seen.get(stream)
             answer = None if origin is None else self._answers.get(_about(place, origin))
             if origin is None or answer is None or answer.most is None:
                 continue
@@ -204,6 +266,20 @@ class Moves:
         about = _about(place, origin)
         answer = self._answers.get(about)
         return not about.is_same or (answer is not None and answer.most is None)
+
+    def last(self, place: Place | None, stream: str, end: int) -> Stored | None:
+        """
+        Return a message at or after the end of a batch, which costs no request.
+
+        The earliest one that is known is best, because more backups have it.
+        """
+        origin, known = self._seen.get(stream), None if place is None else place.last
+        if origin is None or origin.next < end:
+            return known
+        is_of_stream = place is not None and not self.is_other(place, origin)
+        if is_of_stream and known is not None and end - 1 <= known.sequence < origin.next:
+            return known
+        return origin.last
 
     def report(self, place: Place, origin: Origin) -> None:
         """
@@ -227,6 +303,14 @@ class Moves:
             f"sequence {at}, whatever the messages before it are. With restart, it reads the "
             "stream from its first message, and so reads rows again that the stream still has",
         )
+
+    def _is_same(self, about: Compare, time: str | None) -> bool:
+        """Return whether a message with this time, or none, shows that the sequences continue."""
+        if about.last is not None and time is not None:
+            return time == about.last.time
+        # Limits and deletes remove messages.
+        reaches = about.last is None or about.next <= self._seen[about.stream].next
+        return about.is_same and reaches
 
     def _continues(self, about: Compare) -> None:
         """Note that the sequences continue."""

@@ -30,7 +30,7 @@ from jetsync_spark.common.errors import JetStreamSparkError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Offset", "Place", "Span", "Stored", "spans"]
+__all__ = ["Offset", "Place", "Span", "Stored", "not_before", "spans"]
 
 ONE: Final = 1
 """The version of an offset with one stream."""
@@ -206,6 +206,20 @@ def spans(start: Offset, end: Offset) -> list[Span]:
     It may be anything if the query restarted before its first batch, or if a stream was recreated.
     """
     return [] if start == end else [each for each in _spans(start, end) if each]
+
+
+def not_before(start: Offset, end: Offset) -> Offset:
+    """
+    Return an end without places before the start, as a lagging leader may have reported it.
+    """
+    if start.initial:
+        return end
+    places = dict(end.places)
+    for stream, place in places.items():
+        begun = start.places.get(stream)
+        if begun is not None and begun.created == place.created and begun.next > place.next:
+            places[stream] = attrs.evolve(place, next=begun.next)
+    return attrs.evolve(end, places=places)
 
 
 def _spans(start: Offset, end: Offset) -> Iterator[Span]:

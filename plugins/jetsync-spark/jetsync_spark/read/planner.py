@@ -5,8 +5,6 @@ This module does no I/O and reads no clock. The reader reports what happens, wit
 event, and sends the requests that the planner asks for:
 
 - :meth:`Planner.wants` says for which streams to ask, and :meth:`Planner.saw` gets their states.
-- :meth:`Planner.doubts` returns :class:`Compare` objects if streams were created again. With the
-  answers (:meth:`Planner.compared`), :meth:`Planner.placed` returns the present position.
 - :meth:`Planner.plan` returns the end of a batch. It returns :class:`Look` objects first if it
   needs to know which messages match a filter (:meth:`Planner.found`), and :data:`AGAIN` if a stream
   lags and has to be asked again.
@@ -20,11 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.read.moves import Moves
-from jetsync_spark.read.offsets import Offset, Place, spans
+from jetsync_spark.read.offsets import Offset, Place, not_before, spans
 from jetsync_spark.read.origin import Loss, Origin
-from jetsync_spark.read.planning import AGAIN, Again, Awaited, Compare, Limit, Look, Wanted
+from jetsync_spark.read.planning import AGAIN, Again, Awaited, Limit, Look, Wanted
 from jetsync_spark.read.ranges import (
     LARGEST_BYTES,
     Range,
@@ -39,7 +35,7 @@ from jetsync_spark.read.sizes import Sizes
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from jetsync_spark.read.offsets import Stored
+    from jetsync_spark.read.moves import Moves
     from jetsync_spark.read.options import ReadOptions
 
 __all__ = ["Planner"]
@@ -105,13 +101,14 @@ class Planner:
     Args:
         options: What to read.
         parts: The default number of parts of a batch.
+        moves: Compares streams with positions.
     """
 
-    def __init__(self, options: ReadOptions, parts: int) -> None:
+    def __init__(self, options: ReadOptions, parts: int, moves: Moves) -> None:
         self._options = options
         self._default_parts = parts
         self._loss = Loss(options)
-        self._moves = Moves(options, self._loss)
+        self._moves = moves
         self._initial: Offset | None = None
         self._reached: Offset | None = None
         """The end of the last planned batch, as PySpark before 4.2 does not pass the next start."""
@@ -131,9 +128,6 @@ class Planner:
 
         self._matched_at: float | None = None
         """When they were requested last."""
-
-        self._gone: dict[str, Place] = {}
-        """The positions of deleted streams, which may be restored."""
 
         self._behind_since: dict[str, float] = {}
         self._planned_at: float | None = None
@@ -212,15 +206,10 @@ class Planner:
             matched: The streams that match a pattern. None if they were not requested.
             now: The time of the request.
         """
-        for stream, origin in origins.items():
-            known = self._seen.get(stream)
-            if known is not None and (
-                origin.next < known.next
-                or (origin.next == known.next and origin.last != known.last)
-            ):
-                self._moves.distrust(stream)
-            self._sizes.saw(origin)
         self._seen = dict(origins)
+        self._moves.saw(self._seen)
+        for origin in origins.values():
+            self._sizes.saw(origin)
         if matched is not None:
             self._matched, self._matched_at = frozenset(matched), now
 
@@ -252,16 +241,7 @@ class Planner:
         Raises:
             JetStreamSparkError: The checkpoint has only other streams.
         """
-        begin = self._reached if start is None else self.parsed(start)
-        if begin is not None:
-            self._check(begin)
-        return begin
-
-    def parsed(self, given: Mapping[str, Any]) -> Offset:
-        """
-        Parse an offset. Its streams get their present names.
-        """
-        return self._moves.renamed(Offset.from_json(given))
+        return self._reached if start is None else self._moves.parsed(start)
 
     def fix_end(self) -> None:
         """
@@ -290,65 +270,6 @@ class Planner:
         self._planned_at = now
         self._awaited = Awaited({stream: place.next for stream, place in places.items()})
         return self._guessed
-
-    # Streams that were created again
-
-    def doubts(self, offset: Offset, now: float) -> tuple[Compare, ...] | Literal[Again.AGAIN]:
-        """
-        Return the questions whose answers :meth:`placed` needs.
-
-        It is :data:`AGAIN` if the streams have to be asked again, because a mirror may still get
-        the message.
-
-        Args:
-            offset: A position.
-            now: The time.
-        """
-        found, waits = [], False
-        for about in self._moves.doubts(offset, self._seen):
-            is_there = (
-                about.last is not None and about.last.sequence < self._seen[about.stream].next
-            )
-            if is_there or not self._waits_for(about.stream, now):
-                found.append(about)
-            elif not about.is_same:
-                waits = True
-        return AGAIN if waits else tuple(found)
-
-    def wants_newer(self, about: Compare, time: str | None) -> bool:
-        """
-        Return whether :meth:`compared` needs the first message after the time of the one asked for.
-        """
-        return self._moves.wants_newer(about, time)
-
-    def compared(self, about: Compare, time: str | None, newer: int | None) -> None:
-        """
-        Note the answer to a question.
-
-        Args:
-            about: The question.
-            time: When the message with the sequence was stored. None if there is none.
-            newer: The sequence of the first message after that time, if :meth:`wants_newer`.
-        """
-        self._moves.compared(about, time, newer, self._seen[about.stream])
-
-    def with_returned(self, offset: Offset) -> Offset:
-        """
-        Return an offset with the positions of deleted streams that this run has seen return.
-
-        A restore deletes a stream first, so a query that continues without it would otherwise read
-        it from its first message.
-        """
-        back = {each: place for each, place in self._gone.items() if each in self._seen}
-        for stream in back.keys() & offset.places.keys():
-            del self._gone[stream]
-        return attrs.evolve(offset, places=dict(sorted({**back, **offset.places}.items())))
-
-    def placed(self, offset: Offset) -> Offset:
-        """
-        Return an offset with positions in the present streams, as far as their sequences continue.
-        """
-        return self._moves.placed(offset, self._seen)
 
     # Batches
 
@@ -416,10 +337,9 @@ class Planner:
             JetStreamSparkError: Messages were lost and failOnDataLoss applies.
         """
         options = self._options
-        self._check(end)
         if end.guessed and not start.initial:
             self._check_guess(start, end)
-        self._reached = _not_before(start, end) if end.guessed else end
+        self._reached = not_before(start, end) if end.guessed else end
         ranges = []
         for what in spans(start, end):
             place, origin = end.places[what.stream], self._seen.get(what.stream)
@@ -431,17 +351,6 @@ class Planner:
             )
             ranges += cut(what.stream, what.created, what.start, what.end, parts)
         return ranges
-
-    def _check(self, offset: Offset) -> None:
-        """Reject a checkpoint that has only other streams."""
-        places = offset.places
-        if places and not any(map(self._options.names_stream, places)):
-            raise JetStreamSparkError(
-                f"the checkpoint belongs to stream {', '.join(places)}",
-                stream=self._options.source,
-                cure="give each query a checkpoint of its own, or, if the stream was moved, name "
-                f'it: movedStreams {{"{next(iter(places))}": "{self._options.source}"}}',
-            )
 
     def _check_guess(self, first: Offset, last: Offset) -> None:
         """Report losses of a batch whose start was not known when its end was planned."""
@@ -463,10 +372,10 @@ class Planner:
         for stream in sorted({*places, *origins}):
             origin, place = origins.get(stream), places.get(stream)
             if origin is None:
-                if self._options.names_stream(stream) and self._waits_for(stream, now):
+                if self._options.names_stream(stream) and self.waits_for(stream, now):
                     continue
                 self._report_gone(stream)
-                self._gone[stream] = places.pop(stream)
+                self._moves.gone(stream, places.pop(stream))
                 gone = True
                 continue
             if place is None and target is not None and stream not in target:
@@ -501,28 +410,16 @@ class Planner:
         )
         # The other streams stay where they are.
         found = {
-            stream: Place(at.created, at.next, at.next, 0, last=self._last(at, stream, at.next))
+            stream: Place(
+                at.created, at.next, at.next, 0, last=self._moves.last(at, stream, at.next)
+            )
             for stream, at in places.items()
         }
         for step, end, count in zip(steps, ends, parts, strict=True):
             origin = step.origin
-            last = self._last(places.get(origin.stream), origin.stream, end)
+            last = self._moves.last(places.get(origin.stream), origin.stream, end)
             found[origin.stream] = Place(origin.created, end, step.begins, count, last=last)
         return Offset(dict(sorted(found.items())))
-
-    def _last(self, place: Place | None, stream: str, end: int) -> Stored | None:
-        """
-        Return a message at or after the end of a batch, which costs no request.
-
-        The earliest one that is known is best, because more backups have it.
-        """
-        origin, known = self._seen.get(stream), None if place is None else place.last
-        if origin is None or origin.next < end:
-            return known
-        is_of_stream = place is not None and not self._moves.is_other(place, origin)
-        if is_of_stream and known is not None and end - 1 <= known.sequence < origin.next:
-            return known
-        return origin.last
 
     def _ends(self, steps: list[_Step], limit: Limit) -> list[int]:
         """Return where each step ends under a limit. Each has at least one sequence."""
@@ -559,7 +456,7 @@ class Planner:
             self._behind_since.pop(origin.stream, None)
             return origin.first
         if origin.next < place.next:
-            if self._target is None and self._waits_for(origin.stream, now):
+            if self._target is None and self.waits_for(origin.stream, now):
                 return place.next
             self._loss.behind(origin, place.next)
             return origin.next
@@ -587,8 +484,10 @@ class Planner:
         self._behind_since.pop(stream, None)
         self._matches.pop(stream, None)
 
-    def _waits_for(self, stream: str, now: float) -> bool:
-        """Return whether to wait for a stream that lags or is missing."""
+    def waits_for(self, stream: str, now: float) -> bool:
+        """
+        Return whether to wait for a stream that lags or is missing.
+        """
         return now - self._behind_since.setdefault(stream, now) < CATCHING_UP
 
     def _waits_for_any(self, begin: Offset, now: float) -> bool:
@@ -602,7 +501,7 @@ class Planner:
 
         # Each stream has its own time limit, which begins now.
         waits = [
-            self._waits_for(stream, now)
+            self.waits_for(stream, now)
             for stream, place in begin.places.items()
             if lags(stream, place)
         ]
@@ -684,15 +583,3 @@ class Planner:
             for stream, end in ends.items()
         )
         self._awaited = Awaited(ends, due) if known else None
-
-
-def _not_before(start: Offset, end: Offset) -> Offset:
-    """Return an end without places before the start, as a lagging leader may have reported it."""
-    if start.initial:
-        return end
-    places = dict(end.places)
-    for stream, place in places.items():
-        begun = start.places.get(stream)
-        if begun is not None and begun.created == place.created and begun.next > place.next:
-            places[stream] = attrs.evolve(place, next=begun.next)
-    return attrs.evolve(end, places=places)
