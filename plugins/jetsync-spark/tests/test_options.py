@@ -43,7 +43,7 @@ class TestRead:
         ("options", "said"),
         [
             ({"connectTimeoutMs": "soon"}, "connectTimeoutMs is 'soon'"),
-            ({"connectTimeoutMs": "0"}, "whole number from 1 up"),
+            ({"connectTimeoutMs": "0"}, "give milliseconds, from 1 to"),
             ({"tlsFirst": "yes"}, "give true or false"),
             ({"passwordEnv": "X"}, "needs userEnv"),
             ({"servers": ""}, "option servers is empty"),
@@ -141,7 +141,9 @@ class TestSecrets:
         """
         monkeypatch.delenv("MY_TOKEN", raising=False)
 
-        with pytest.raises(OptionError, match=r"variable that it names .*spark.executorEnv.<name>"):
+        with pytest.raises(
+            OptionError, match=r"that it names .*for the executors, .*not by a command"
+        ):
             settings(tokenEnv="MY_TOKEN").connect_options()
 
     @pytest.mark.parametrize(

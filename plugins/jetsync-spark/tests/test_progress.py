@@ -112,6 +112,22 @@ class TestReports:
 
         assert stream.end == 11
 
+    def test_figures_of_spark_connect(self):
+        """
+        Spark Connect reports the rows and rates of each source only, and NaN as text.
+        """
+        end = offset({"A": (1, 11)})
+        reported = report((None, end, end), (None, end, end))
+        figures = {"numInputRows": 50, "inputRowsPerSecond": "NaN", "processedRowsPerSecond": 100.0}
+        for name in figures:
+            reported[name] = None
+        for source in reported["sources"]:
+            source.update(figures)
+
+        found = progress_of(reported)
+
+        assert (found.rows, found.input_rate, found.rate) == (100, 0.0, 200.0)
+
     def test_a_consumer(self):
         """
         A query with a consumer reports the sequences of its batch. Its backlog is unknown.

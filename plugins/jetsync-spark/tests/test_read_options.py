@@ -171,7 +171,7 @@ class TestUse:
             ),
             (
                 {"startingTimestamp": "9", "endingTimestamp": "5"},
-                "startingTimestamp 9 is after endingTimestamp 5",
+                r"startingTimestamp 1970-01-01 00:00:00\.009.* is after endingTimestamp 1970",
             ),
             ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to a batch"),
         ],
@@ -193,10 +193,6 @@ class TestUse:
             ({"endingOffsets": "latest"}, "endingOffsets does not apply to streaming"),
             ({"endingTimestamp": "5"}, "endingTimestamp does not apply to streaming"),
             ({"maxTriggerDelay": "5s"}, "maxTriggerDelay applies only with minOffsetsPerTrigger"),
-            (
-                {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
-                "minOffsetsPerTrigger 9 is greater than maxOffsetsPerTrigger 5",
-            ),
         ],
     )
     def test_streaming_refuses(self, given, said):

@@ -2,6 +2,8 @@
 Reading parts of streams, without Spark.
 """
 
+import datetime as dt
+
 import pytest
 from streams_to_read import asked, extend, numbered, origin_now, part_of, remake
 from waiting import eventually
@@ -472,9 +474,10 @@ class TestOrigin:
                 if stream.get_message(n).timestamp_ns >= millisecond * 1_000_000
             )  # fmt: skip
             assert begin(startingTimestamp=str(millisecond)) == first
-            future = str(millisecond + 3_600_000)
+            later = stream.get_message(30).timestamp + dt.timedelta(hours=1)
+            future = later.isoformat()
             with pytest.raises(OptionError, match="no message since startingTimestamp"):
                 begin(startingTimestamp=future)
             latest = {"startingOffsetsByTimestampStrategy": "latest"}
             assert begin(startingTimestamp=future, **latest) == 31
-            assert sequence_at(js.stream(origin.stream), int(future)) is None
+            assert sequence_at(js.stream(origin.stream), later) is None

@@ -3,6 +3,7 @@ import decimal
 
 import pyspark
 import pytest
+from waiting import eventually
 from writing import entries, ids
 
 import jetsync
@@ -216,6 +217,32 @@ class TestStreaming:
         self.query(spark, tmp_path, target, nats_server, mode=mode)
 
         assert ids(target) == list(range(30))
+
+    @pytest.mark.soak
+    def test_continuous_processing_commits_nothing(self, spark, nats_server, target, tmp_path):
+        """
+        Spark gives the sink no rows, ignores its error, and does not end the query.
+        """
+        query = (
+            spark.readStream.format("rate")
+            .options(rowsPerSecond=10, numPartitions=1)
+            .load()
+            .selectExpr(f"'{target.name}.t' as subject", "cast(value as string) as data")
+            .writeStream.format("jetstream")
+            .options(servers=nats_server.url, stream=target.name)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(continuous="1 second")
+            .start()
+        )
+        try:
+            # The epoch after the one whose commit failed.
+            eventually((tmp_path / "checkpoint" / "offsets" / "1").exists, 200)
+            assert query.exception() is None
+            assert [*(tmp_path / "checkpoint" / "commits").iterdir()] == []
+        finally:
+            query.stop()
+
+        assert target.info().state.messages == 0
 
     def test_a_micro_batch_whose_commit_was_lost_is_skipped(
         self, spark, nats_server, target, tmp_path

@@ -21,7 +21,7 @@ import attrs
 import jetsync
 from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.options import ConnectSettings
+from jetsync_spark.common.options import OF_CLIENT, ConnectSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,10 @@ def _connect(settings: Settings, name: str | None) -> jetsync.Client:
     try:
         return jetsync.connect(options=options)
     except jetsync.JetSyncError as error:
-        raise explain(error, f"connecting to {_shown(options)} failed") from error
+        made = explain(error, f"connecting to {_shown(options)} failed")
+        if isinstance(settings, ConnectSettings):
+            made.rename(OF_CLIENT)
+        raise made from error
 
 
 def _shown(options: jetsync.ConnectOptions) -> str:

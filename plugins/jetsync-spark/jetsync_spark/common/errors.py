@@ -13,9 +13,12 @@ import re
 import shutil
 import socket
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import jetsync
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "BehindError",
@@ -24,6 +27,7 @@ __all__ = [
     "RowError",
     "explain",
     "java_missing",
+    "renamed",
     "require_pandas",
     "require_pyarrow",
 ]
@@ -59,6 +63,16 @@ class JetStreamSparkError(jetsync.JetSyncError):
         self.subject = subject
         self.err_code = err_code
         self.cure = cure
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """
+        Replace whole words of the text.
+
+        Args:
+            names: The new word for each old one.
+        """
+        self.args = (renamed(str(self), names),)
+        self.cure = self.cure and renamed(self.cure, names)
 
 
 class BehindError(JetStreamSparkError):
@@ -97,6 +111,17 @@ class RowError(JetStreamSparkError, ValueError):
         self.partition = partition
         self.row = row
         self.column = column
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """
+    Return a text with other names of options. Parts of paths and subjects stay as they are.
+    """
+    return re.sub(
+        rf"(?<![\w./\\-])({'|'.join(names)})(?![\w/\\-]|\.\w)",
+        lambda found: names[found[0]],
+        text,
+    )
 
 
 _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (

@@ -10,11 +10,12 @@ whose *names* are given, when the connection is made.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,18 +23,20 @@ import attrs
 
 import jetsync
 from jetsync.errors.texts import redact_url
-from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError, renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
+    "OF_CLIENT",
     "ConnectSettings",
     "Option",
     "check_names",
     "choice",
     "count",
     "duration",
+    "errors_for_programs",
     "flag",
     "given_options",
     "milliseconds",
@@ -57,6 +60,9 @@ _SPARKS_OWN: Final = frozenset(
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 """Seconds of each unit."""
+
+_MOST_MS: Final = 10**12 - 1
+"""The most milliseconds that jetsync does not take for another unit."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d)?")
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?")
@@ -85,6 +91,54 @@ _KAFKA: Final = {
     "endingoffsetsbytimestamp": "endingTimestamp",
 }
 """Options of Spark's source and sink for Kafka, and what replaces them."""
+
+
+OF_CLIENT: Final = {
+    "tls_ca": "tlsCaFile",
+    "tls_cert": "tlsCertFile",
+    "tls_key": "tlsKeyFile",
+    "tls_hostname": "tlsHostname",
+    "tls_first": "tlsFirst",
+    "inbox_prefix": "inboxPrefix",
+    "jetstream_domain": "jetstreamDomain",
+    "jetstream_prefix": "jetstreamPrefix",
+    "nkey_seed": "nkeySeedFile or nkeySeedEnv",
+    "connect_timeout": "connectTimeoutMs",
+    "request_timeout": "requestTimeoutMs",
+}
+"""Names that texts of jetsync contain, and the options of Spark that set them."""
+
+_OF_PROGRAMS: Final = {
+    "credsFile": "credentials",
+    "userEnv": "user",
+    "passwordEnv": "password",
+    "tokenEnv": "token",
+    "nkeySeedFile": "nkey_seed",
+    "requestTimeoutMs": "request_timeout",
+    "retryTimeoutMs": "retry_timeout",
+    "ackTimeoutMs": "ack_timeout",
+    "fastIngest": "fast_ingest",
+    "maxInFlight": "max_in_flight",
+    "chunkSize": "chunk_size",
+    "onInvalidRow": "on_invalid_row",
+    "deadLetterSubject": "dead_letter_subject",
+    "ledgerSubject": "ledger_subject",
+    "writeId": "write_id",
+    "batchId": "batch_id",
+}
+"""Options of Spark in texts of this package, and the arguments of a program that set the same."""
+
+
+@contextlib.contextmanager
+def errors_for_programs() -> Iterator[None]:
+    """
+    Name arguments instead of options of Spark in the errors of a block or a function.
+    """
+    try:
+        yield
+    except JetStreamSparkError as error:
+        error.rename(_OF_PROGRAMS)
+        raise
 
 
 @attrs.frozen
@@ -231,8 +285,13 @@ def count(least: int = 1, most: int | None = None) -> Callable[[str, str], int]:
 
 
 def milliseconds(name: str, value: str) -> float:
-    """Parse milliseconds from 1 up, and return seconds."""
-    return count(1)(name, value) / 1000
+    """Parse milliseconds, and return seconds."""
+    try:
+        return count(1, _MOST_MS)(name, value) / 1000
+    except OptionError as error:
+        raise OptionError(
+            error.what, option=name, cure=f"give milliseconds, from 1 to {_MOST_MS}, such as 30000"
+        ) from None
 
 
 def duration(name: str, value: str) -> float:
@@ -318,6 +377,14 @@ def _servers(name: str, value: str) -> str:
     return servers
 
 
+_SUBJECTS: Final = {
+    "subject": "inboxPrefix",
+    "domain": "jetstreamDomain",
+    "prefix": "jetstreamPrefix",
+}
+"""Options whose errors name only the kind of the value."""
+
+
 @attrs.frozen(kw_only=True)
 class ConnectSettings:
     """
@@ -392,11 +459,24 @@ class ConnectSettings:
             raise OptionError(
                 "option passwordEnv needs userEnv", option="passwordEnv", cure="give both"
             )
+        if self.domain is not None and self.api_prefix is not None:
+            raise OptionError(
+                "both jetstreamDomain and jetstreamPrefix are given",
+                option="jetstreamPrefix",
+                cure="give one of them",
+            )
         try:
             self._make(None, {})
         except jetsync.JetSyncError as error:
-            if getattr(error, "argument", None) != "servers":
-                raise OptionError(str(error), cure="correct that option") from error
+            argument = getattr(error, "argument", None)
+            if argument != "servers":
+                wrong = _SUBJECTS.get(str(argument))
+                what = renamed(str(error), OF_CLIENT)
+                raise OptionError(
+                    f"option {wrong}: {what}" if wrong else f"option {what}",
+                    option=wrong,
+                    cure="correct it",
+                ) from error
         else:
             return
         # jetsync's error shows the value, which may contain a secret.
@@ -473,6 +553,7 @@ def _secret(option_name: str, variable_name: str | None) -> str | None:
             f"option {option_name}: the environment variable that it names is not set on "
             f"{socket.gethostname()}",
             option=option_name,
-            cure="set it for the driver, and for executors with spark.executorEnv.<name>",
+            cure="set it for the driver and for the executors, as the page 'On a cluster' of the "
+            "docs says, but not by a command line, which ps shows",
         )
     return value

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.options import errors_for_programs
 from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.queue_offsets import QueueOffset
@@ -120,6 +121,7 @@ class QueryProgress:
         return found
 
 
+@errors_for_programs()
 def progress(
     query: StreamingQuery, options: jetsync.ConnectOptions | None = None
 ) -> QueryProgress | None:
@@ -159,9 +161,9 @@ def progress_of(reported: Mapping[str, Any]) -> QueryProgress:
         batch=reported["batchId"],
         time=reported["timestamp"],
         seconds=(reported.get("batchDuration") or 0) / 1000,
-        rows=reported.get("numInputRows") or 0,
-        input_rate=_rate(reported.get("inputRowsPerSecond")),
-        rate=_rate(reported.get("processedRowsPerSecond")),
+        rows=int(_of_all("numInputRows", reported)),
+        input_rate=_of_all("inputRowsPerSecond", reported),
+        rate=_of_all("processedRowsPerSecond", reported),
         streams=tuple(each for source in sources for each in _streams_of(source)),
     )
 
@@ -196,9 +198,19 @@ def with_last_sequences(found: QueryProgress, options: jetsync.ConnectOptions) -
     return attrs.evolve(found, streams=tuple(streams))
 
 
-def _rate(value: float | None) -> float:
-    # Spark reports NaN or an infinity for a micro-batch that took no time.
-    return value if value is not None and 0 <= value < float("inf") else 0.0
+def _of_all(name: str, reported: Mapping[str, Any]) -> float:
+    """
+    Return a figure of all sources together. Spark Connect reports only those of each source.
+    """
+    if reported.get(name) is not None:
+        return _finite(reported[name])
+    return sum(_finite(source.get(name)) for source in reported["sources"])
+
+
+def _finite(value: float | str | None) -> float:
+    # Spark reports NaN or an infinity, over Connect as text, for a micro-batch that took no time.
+    number = float(value or 0)
+    return number if 0 <= number < float("inf") else 0.0
 
 
 def _streams_of(source: Mapping[str, Any]) -> Iterable[StreamProgress]:

@@ -38,6 +38,9 @@ ONE: Final = 1
 SEVERAL: Final = 2
 """The version of an offset with any number of streams."""
 
+CONSUMER: Final = 3
+"""The version of the offsets of a query with a consumer, which have a module of their own."""
+
 
 @attrs.frozen
 class Stored:
@@ -159,6 +162,12 @@ class Offset:
                 streams = {given["stream"]: given}
             elif version == SEVERAL:
                 streams = given["streams"]
+            elif version == CONSUMER:
+                raise JetStreamSparkError(
+                    f"the checkpoint is of a query with option consumer {given['consumer']}",
+                    stream=given["stream"],
+                    cure="give that option again, or start with a new checkpoint",
+                )
             else:
                 raise ValueError(version)
             places = {

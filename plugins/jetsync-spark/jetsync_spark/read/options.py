@@ -8,6 +8,7 @@ other one accepts.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from typing import Final, Literal, TypeAlias
@@ -149,8 +150,62 @@ _NOT_OF_BUCKETS: Final = (
     "fail_on_data_loss",
 )
 
-_time = count(0, LARGEST // 1_000_000)
-"""Milliseconds since 1970. The limit is what a server's nanoseconds can hold."""
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+_SECONDS: Final = range(10**9, 10**11)
+"""Seconds since 1970 from 2001 on. As milliseconds, they would be before JetStream existed."""
+
+_LAST: Final = LARGEST // 1_000_000
+"""The largest milliseconds since 1970 that a server's nanoseconds can hold."""
+
+_ISO: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,6}))?)?"
+    r"\s?(?:([Zz])|([+-]\d\d):?(\d\d)?)?"
+)
+
+
+def _time(name: str, value: str) -> dt.datetime:
+    """Parse a time: milliseconds since 1970, or ISO 8601 with a time zone."""
+    given, example = value.strip(), "2026-11-29T10:40:00Z"
+    cure = f"give milliseconds since 1970, or a time with its zone such as {example}"
+    problem = f"option {name} is {value!r}"
+    # int() also takes underscores, and digits of other scripts.
+    if re.fullmatch("[0-9]{1,19}", given):
+        number = int(given)
+        if number in _SECONDS:
+            raise OptionError(
+                f"{problem}, which looks like seconds",
+                option=name,
+                cure=f"give milliseconds since 1970, such as {number}000, or a time with its zone "
+                f"such as {example}",
+            )
+        if number <= _LAST:
+            return _EPOCH + dt.timedelta(milliseconds=number)
+        raise OptionError(f"{problem}, which is after the year 2261", option=name, cure=cure)
+    found = _ISO.fullmatch(given)
+    if found is None:
+        raise OptionError(problem, option=name, cure=cure)
+    day, clock, fraction, utc, hours, minutes = found.groups()
+    if clock is None:
+        raise OptionError(f"{problem}, which has no time of day", option=name, cure=cure)
+    if utc is None and hours is None:
+        raise OptionError(
+            f"{problem}, which has no time zone",
+            option=name,
+            cure=f"give one, such as {given}Z for UTC, because Spark does not pass on the zone of "
+            "the session",
+        )
+    zone = "+00:00" if utc else f"{hours}:{minutes or '00'}"
+    try:
+        # Python 3.10 takes three or six digits of a fraction, and no Z.
+        moment = dt.datetime.fromisoformat(
+            f"{day}T{clock if len(clock) == 8 else clock + ':00'}.{fraction or '0':0<6}{zone}"
+        )
+    except ValueError:
+        raise OptionError(f"{problem}, which is no time", option=name, cure=cure) from None
+    if not 1970 <= moment.year <= 2261:
+        raise OptionError(f"{problem}, which is not from 1970 to 2261", option=name, cure=cure)
+    return moment
 
 
 @attrs.frozen(kw_only=True)
@@ -171,11 +226,11 @@ class ReadOptions:
     ending_offsets: Offsets | None = option("endingOffsets", _offsets)  # noqa: RUF009 - as the others
     """The end of a batch, exclusive. None means latest."""
 
-    starting_timestamp: int | None = option("startingTimestamp", _time)
-    """The start in milliseconds since 1970, inclusive. It takes precedence over the offset."""
+    starting_timestamp: dt.datetime | None = option("startingTimestamp", _time)  # noqa: RUF009 - as the others
+    """The time of the start, inclusive. It takes precedence over the offset."""
 
-    ending_timestamp: int | None = option("endingTimestamp", _time)
-    """The end in milliseconds since 1970, exclusive. It takes precedence over the offset."""
+    ending_timestamp: dt.datetime | None = option("endingTimestamp", _time)  # noqa: RUF009 - as the others
+    """The time of the end, exclusive. It takes precedence over the offset."""
 
     timestamp_strategy: str = option(
         "startingOffsetsByTimestampStrategy", choice("error", LATEST), "error"
@@ -271,8 +326,8 @@ class ReadOptions:
     at_revision: int | None = option("atRevision", count(1, LARGEST))
     """Read the snapshot at this revision, inclusive. None means now."""
 
-    at_timestamp: int | None = option("atTimestamp", _time)
-    """Read the snapshot before this time, in milliseconds since 1970. None means now."""
+    at_timestamp: dt.datetime | None = option("atTimestamp", _time)  # noqa: RUF009 - as the others
+    """Read the snapshot before this time. None means now."""
 
     def __attrs_post_init__(self) -> None:
         if bool(self.streams) == (self.bucket is not None):
@@ -303,6 +358,14 @@ class ReadOptions:
                         cure=f"give {what} and wildcards such as orders.*.new or orders.>, with "
                         "commas between them",
                     )
+        # Spark creates these options for load(), before the query starts.
+        self._in_order(
+            "minOffsetsPerTrigger",
+            "maxOffsetsPerTrigger",
+            self.min_offsets_per_trigger,
+            self.max_offsets_per_trigger,
+            "greater than",
+        )
         if self.at_revision is not None and self.at_timestamp is not None:
             raise OptionError(
                 "both atRevision and atTimestamp are given",
@@ -422,13 +485,6 @@ class ReadOptions:
                 option="maxTriggerDelay",
                 cure="give minOffsetsPerTrigger too, or leave it out",
             )
-        self._in_order(
-            "minOffsetsPerTrigger",
-            "maxOffsetsPerTrigger",
-            self.min_offsets_per_trigger,
-            self.max_offsets_per_trigger,
-            "greater than",
-        )
 
     def _check_consumer(self) -> None:
         """Reject options that have no meaning with a consumer, or without one."""
@@ -515,7 +571,9 @@ class ReadOptions:
     def _in_order(
         start: str, end: str, first: object, last: object, relation: str = "after"
     ) -> None:
-        if isinstance(first, int) and isinstance(last, int) and first > last:
+        if (isinstance(first, int) and isinstance(last, int) and first > last) or (
+            isinstance(first, dt.datetime) and isinstance(last, dt.datetime) and first > last
+        ):
             raise OptionError(
                 f"{start} {first} is {relation} {end} {last}",
                 option=start,

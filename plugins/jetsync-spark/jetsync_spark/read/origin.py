@@ -208,13 +208,10 @@ def check_filters(
         _logger.warning("nothing_of_filter", stream=shown, filter=each)
 
 
-def sequence_at(stream: jetsync.Stream, milliseconds: int) -> int | None:
+def sequence_at(stream: jetsync.Stream, moment: dt.datetime) -> int | None:
     """
-    Return the sequence of the first message that was stored at or after a time since 1970.
+    Return the sequence of the first message that was stored at or after a time.
     """
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(
-        milliseconds=milliseconds
-    )
     try:
         # Ask the leader, because a replica may lag.
         return stream.get_at(moment, direct=False).sequence

@@ -10,20 +10,18 @@ same partitions.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read.deliveries import Run, Runs
+from jetsync_spark.read.offsets import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["QueueOffset", "QueuePart"]
-
-VERSION: Final = 3
-"""The version of these offsets. Those of :mod:`jetsync_spark.read.offsets` have 1 and 2."""
 
 
 @attrs.frozen
@@ -87,7 +85,7 @@ class QueueOffset:
         Return the offset for Spark. The order of the keys never changes.
         """
         return {
-            "v": VERSION,
+            "v": CONSUMER,
             "stream": self.stream,
             "created": self.created,
             "consumer": self.consumer,
@@ -105,7 +103,7 @@ class QueueOffset:
             JetStreamSparkError: The offset is malformed, or of a query that reads no consumer.
         """
         try:
-            if given["v"] != VERSION:
+            if given["v"] != CONSUMER:
                 raise JetStreamSparkError(
                     "the checkpoint is of a query without option consumer",
                     cure="leave out the option consumer, or start with a new checkpoint",

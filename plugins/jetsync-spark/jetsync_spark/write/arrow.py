@@ -10,6 +10,7 @@ import attrs
 
 from jetsync_spark.common.errors import require_pandas, require_pyarrow
 from jetsync_spark.common.names import is_case_sensitive
+from jetsync_spark.common.options import errors_for_programs
 from jetsync_spark.common.task import application
 from jetsync_spark.write import layout
 from jetsync_spark.write.columns import types_of
@@ -35,6 +36,7 @@ COUNTS: Final = (
 """The columns of the result of a write."""
 
 
+@errors_for_programs()
 def publish_arrow(
     df: DataFrame,
     options: jetsync.ConnectOptions,
@@ -132,7 +134,8 @@ def _writer(plan: Plan) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def publish_to_jetstream(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        counts = attrs.asdict(write_batches(plan, batches))
+        with errors_for_programs():
+            counts = attrs.asdict(write_batches(plan, batches))
         names = [column.split(" ")[0] for column in COUNTS.split(", ")]
         kinds = [pa.int32()] + [pa.int64()] * (len(names) - 1)
         columns = [pa.array([counts[name]], kind) for name, kind in zip(names, kinds, strict=True)]

@@ -14,6 +14,7 @@ import attrs
 import jetsync
 from jetsync_spark.common.errors import OptionError, require_pandas, require_pyarrow
 from jetsync_spark.common.names import is_case_sensitive
+from jetsync_spark.common.options import errors_for_programs
 from jetsync_spark.common.task import Task, application, over_connect
 from jetsync_spark.write import layout
 from jetsync_spark.write.arrow import publish_planned, used_columns
@@ -36,6 +37,7 @@ __all__ = ["exactly_once"]
 _logger = jetsync.get_logger("jetsync.spark.batches")
 
 
+@errors_for_programs()
 def exactly_once(
     options: jetsync.ConnectOptions,
     *,
@@ -101,7 +103,7 @@ def exactly_once(
         expected_sequence=expected_sequence,
     )
 
-    def write_batch(df: DataFrame, batch_id: int) -> None:
+    def store(df: DataFrame, batch_id: int) -> None:
         identified, task = _identify(df, batch_id, write)
         plan = make_plan(
             options,
@@ -130,6 +132,10 @@ def exactly_once(
             rows=sum(row.rows for row in written),
             **count_written(write.stream, task.query or write.write_id, written),
         )
+
+    def write_batch(df: DataFrame, batch_id: int) -> None:
+        with errors_for_programs():
+            store(df, batch_id)
 
     return write_batch
 

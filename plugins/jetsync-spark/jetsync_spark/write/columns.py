@@ -247,6 +247,13 @@ class Columns:
         if unknown and self.bucket is not None:
             raise _unknown_of_bucket(unknown)
         if unknown:
+            if self.subject is None and unknown[0].lower() == "subject":
+                how = "from a template" if self.template else "for all rows"
+                raise OptionError(
+                    f"there is a column {unknown[0]}, and the option subject gives a subject {how}",
+                    option=unknown[0],
+                    cure="leave out the option, or drop the column",
+                )
             near = difflib.get_close_matches(unknown[0], ["subject", "data", *OPTIONAL], 1)
             hint = f"did you mean {near[0]}? " if near and near[0] not in used else ""
             if unknown[0] == "stream":

@@ -32,8 +32,22 @@ EXACTLY_ONCE = "exactlyonce"
 
 MODES = (AT_LEAST_ONCE, ATOMIC, EXACTLY_ONCE)
 
+_SAVE_MODES = frozenset({"append", "overwrite", "error", "errorifexists", "ignore"})
+
 CHUNK = 1000
 """The default limit of servers for the messages of an atomic batch."""
+
+
+def _mode_option(name: str, value: str) -> str:
+    """Parse the guarantee. Spark has a save mode, which is something else."""
+    if value.strip().lower() in _SAVE_MODES:
+        raise OptionError(
+            f"option mode is {value!r}, which is a save mode of Spark",
+            option=name,
+            cure=f'use .mode("append"), and leave out the option, or give {", ".join(MODES[:2])} '
+            f"or {MODES[2]}",
+        )
+    return choice(*MODES)(name, value)
 
 
 def _lower(value: object) -> object:
@@ -76,7 +90,7 @@ class WriteOptions:
     subject: str | None = option("subject", text)
     """One subject for all rows, or a template. None means the column ``subject``."""
 
-    mode: str = option("mode", choice(*MODES), AT_LEAST_ONCE, validator=_mode)
+    mode: str = option("mode", _mode_option, AT_LEAST_ONCE, validator=_mode)
     """The guarantee."""
 
     fast_ingest: bool = option("fastIngest", flag, default=False)

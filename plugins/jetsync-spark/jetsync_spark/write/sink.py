@@ -11,6 +11,7 @@ import attrs
 from jetsync_spark.common.clients import check_plugins
 from jetsync_spark.common.errors import OptionError
 from jetsync_spark.common.names import is_case_sensitive
+from jetsync_spark.common.options import errors_for_programs
 from jetsync_spark.common.task import application, in_foreach_batch
 from jetsync_spark.write.columns import OPTIONAL, Columns, types_of
 from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
@@ -69,6 +70,7 @@ class JetStreamSink:
         OptionError: An argument is invalid, or arguments exclude each other.
     """
 
+    @errors_for_programs()
     def __init__(
         self,
         options: jetsync.ConnectOptions,
@@ -120,6 +122,7 @@ class JetStreamSink:
         """
         self.write(rows)
 
+    @errors_for_programs()
     def write(self, rows: Iterable[Any]) -> Written:
         """
         Publish rows, wait until all are stored, and return the counts.
@@ -130,6 +133,7 @@ class JetStreamSink:
         # Each worker caches the stream's configuration.
         return write_rows(self._plan(self._columns), rows)
 
+    @errors_for_programs()
     def check(self, df: DataFrame) -> None:
         """
         Check on the driver whether *df* can be written.

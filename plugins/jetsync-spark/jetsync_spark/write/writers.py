@@ -10,7 +10,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import jetsync
-from jetsync_spark.common.errors import OptionError, require_pyarrow
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError, require_pyarrow
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
 from jetsync_spark.common.task import Task, this_task
 from jetsync_spark.write.columns import types_of
@@ -50,7 +50,9 @@ class CommitMessage(WriterCommitMessage):
         self.task = task
 
 
-def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Plan:
+def plan_of(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool, append: str
+) -> Plan:
     """
     Check a write on the driver, and return the plan for the tasks.
 
@@ -58,13 +60,14 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
         options: The options from Spark.
         schema: The schema of the rows.
         overwrite: Whether the write should replace existing rows, which is not possible.
+        append: How to write rows without that.
 
     Raises:
         JetStreamSparkError: The write is not possible.
     """
     require_pyarrow()
     if overwrite:
-        raise _no_overwrite(options)
+        raise _no_overwrite(options, append)
     check_names(options, ConnectSettings, WriteOptions)
     settings = read_settings(ConnectSettings, options)
     write = read_settings(WriteOptions, options)
@@ -79,16 +82,15 @@ def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
     )
 
 
-def _no_overwrite(options: Mapping[str, str]) -> OptionError:
+def _no_overwrite(options: Mapping[str, str], append: str) -> OptionError:
     """Return the error of a write that should replace what is stored."""
     if "bucket" in options:
         return OptionError(
             "a bucket cannot be overwritten as a whole",
-            option="mode",
-            cure='use .mode("append"), which replaces the values of the keys in the rows, and '
-            "delete other keys with rows whose column operation is DEL",
+            cure=f"{append}. Rows replace the values of their keys, and rows whose column "
+            "operation is DEL delete them",
         )
-    return OptionError("a stream cannot be overwritten", option="mode", cure='use .mode("append")')
+    return OptionError("a stream cannot be overwritten", cure=append)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -97,7 +99,8 @@ class BatchWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite)
+        append = 'use .mode("append"), or INSERT INTO in SQL'
+        self._plan = plan_of(options, schema, overwrite=overwrite, append=append)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
@@ -130,7 +133,11 @@ class StreamWriter(_StreamBase):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite)
+        append = (
+            'use .outputMode("append"), or write the rows of each micro-batch in foreachBatch with '
+            "jetsync_spark.exactly_once, which takes all output modes"
+        )
+        self._plan = plan_of(options, schema, overwrite=overwrite, append=append)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
@@ -141,11 +148,22 @@ class StreamWriter(_StreamBase):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """
-        Check that the ledger has no partitions that this run does not have.
+        Check that tasks have written, and that the ledger has no other partitions.
 
         Raises:
+            JetStreamSparkError: The trigger is continuous, and no task has written.
             LayoutError: It has such partitions. The query stops without committing the micro-batch.
         """
+        if not all(isinstance(each, CommitMessage) for each in messages):
+            # Spark calls this only if all tasks have ended. In continuous processing it drops the
+            # rows of Python sinks, without an error, and then calls this.
+            raise JetStreamSparkError(
+                "continuous processing does not give the rows to a sink in Python, so none of them "
+                "is stored",
+                stream=self._plan.options.stream,
+                cure='stop the query, and start it with another trigger, such as processingTime="1 '
+                'second", and with a new checkpoint',
+            )
         _check_layout(self._plan, messages)
         _log_written("committed", self._plan, messages, batch=batchId)
 
