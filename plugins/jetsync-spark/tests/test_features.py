@@ -83,7 +83,7 @@ def test_cells_are_short():
 
 @pytest.mark.parametrize(
     ("page", "first"),
-    [("migrating.md", "Reading"), ("other-connectors.md", "From the Scala connector")],
+    [("migrating.md", "Reading"), ("other-connectors.md", "From the Scala connectors")],
 )
 def test_options_of_others_lead_to_ours(page, first):
     """
