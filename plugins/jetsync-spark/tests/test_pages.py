@@ -20,6 +20,8 @@ EXAMPLE = HERE.parents[1] / "examples" / "spark_stateful.py"
 PAGES = {page.stem: page for page in sorted(FOLDER.glob("*.md")) if script_of(page).strip()}
 # It needs a server of Spark Connect, see `test_connect.py`.
 del PAGES["connect"]
+# Its files belong to a project, see `test_pipelines.py`.
+del PAGES["pipelines"]
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
