@@ -113,12 +113,12 @@ def test_a_pipeline_stores_each_row_once(js, project):
         )
 
     publish(range(100))
-    status, printed = project("run")
+    status, printed = project("run", "--conf", "spark.sql.catalogImplementation=hive")
     assert status == 0, printed
     assert stored() == large(range(100))
 
     publish(range(100, 120))
-    status, printed = project("run")
+    status, printed = project("run", "--conf", "spark.sql.catalogImplementation=hive")
     assert status == 0, printed
     assert stored() == large(range(120))
 
@@ -130,6 +130,6 @@ def test_a_missing_stream_ends_a_run_with_the_text_of_the_error(project):
     status, printed = project("dry-run")
     assert status == 0, printed
 
-    status, printed = project("run")
+    status, printed = project("run", "--conf", "spark.sql.catalogImplementation=hive")
     assert status != 0
     assert "create the stream, or correct the option stream" in printed
