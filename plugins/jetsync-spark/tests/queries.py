@@ -85,9 +85,9 @@ class Query:
         ]
 
     def ranges(self, batch=-1):
-        """Return the stream, the start and the end of each part of a planned batch."""
+        """Return the stream, the start and the end of each range of a planned batch."""
         found = [part.value for part in self.parts(batch)]
-        return [(part.stream, part.start, part.end) for part in found]
+        return [(part.stream, part.start, part.end) for ranges in found for part in ranges]
 
     def all(self, limit=EVERYTHING):
         """Plan and read until there are no new messages; return the batches."""

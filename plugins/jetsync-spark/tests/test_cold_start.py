@@ -40,7 +40,7 @@ schema = types.StructType().add("subject", "string").add("data", "binary")
 
 READ = """
 from jetsync_spark.common.options import ConnectSettings, read_settings
-from jetsync_spark.read.batch import read_part
+from jetsync_spark.read.batch import read_ranges
 from jetsync_spark.read.options import ReadOptions
 from jetsync_spark.read.ranges import Range
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
@@ -49,7 +49,7 @@ schema.add("headers", types.MapType(types.StringType(), types.ArrayType(types.St
 schema.add("stream", "string").add("sequence", "long").add("timestamp", "timestamp")
 settings, read = read_settings(ConnectSettings, options), read_settings(ReadOptions, options)
 table, part = Table(schema, STREAM_COLUMNS), Range(stream, created, 1, 11)
-assert sum(batch.num_rows for batch in read_part(settings, read, table, part)) == 10
+assert sum(batch.num_rows for batch in read_ranges(settings, read, table, (part,))) == 10
 """
 
 WRITE = """

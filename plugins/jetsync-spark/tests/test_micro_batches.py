@@ -234,7 +234,7 @@ class TestBatches:
             begin = query.begin()
             query.plan()
             first = query.reader.partitions(begin, query.ends[0])
-            assert [len(part.value) for part in first] == [25] * 4
+            assert [len(part) for each in first for part in each.value] == [25] * 4
             query.start()
             again = query.reader.partitions(begin, query.ends[0])
             assert [part.value for part in again] == [part.value for part in first]
@@ -297,7 +297,7 @@ class TestStart:
 
             def parts(reader, start, end):
                 found = reader.partitions(start, end)
-                return [(part.value.start, part.value.end) for part in found]
+                return [(part.start, part.end) for each in found for part in each.value]
 
             end = reader.latestOffset()
             start = reader.initialOffset()
@@ -346,8 +346,8 @@ class TestStart:
                 assert reader.latestOffset() == end
             extend(js, stream, 2)
 
-            (part,) = reader.partitions(end, eventually(lambda: news(reader, end), 10))
-            assert (part.value.start, part.value.end) == (11, 13)
+            (task,) = reader.partitions(end, eventually(lambda: news(reader, end), 10))
+            assert [(part.start, part.end) for part in task.value] == [(11, 13)]
 
     def test_a_least_number_where_spark_does_not_say(self, js, earliest):
         """
@@ -373,8 +373,8 @@ class TestStart:
             with pytest.raises(JetStreamSparkError, match="was created again"):
                 again.partitions(end, again.latestOffset())
             lenient = earliest(stream, failOnDataLoss="false").reader
-            (part,) = lenient.partitions(end, lenient.latestOffset())
-            assert (part.value.start, part.value.end) == (1, 21)
+            (task,) = lenient.partitions(end, lenient.latestOffset())
+            assert [(part.start, part.end) for part in task.value] == [(1, 21)]
 
     def test_purged_before_it_begins(self, js, earliest):
         """A first offset that was purged is a loss, too."""

@@ -45,6 +45,8 @@ class TestJson:
             several(A=(5, 1, 3)),
             several(A=(5, 1, 3, None, Stored(9, CREATED)), B=(1, 1, 0)),
             several(initial=True, A=(5, None, None, None, Stored(4, CREATED))),
+            Offset({"A": Place("then", 5, 1, 3), "B": Place("then", 9, 1, 1)}, tasks=(1, 3)),
+            Offset({"A": Place("then", 5, 1, 3)}, tasks=(1, 2)),
         ],
     )
     def test_a_restored_offset_has_the_same_text(self, offset):
@@ -77,12 +79,20 @@ class TestJson:
             '{"v": 2, "streams": {"A": {"created": "then", "seq": 5, "from": 1, "parts": 2}, '
             '"B": {"created": "then", "seq": 7, "from": 7, "parts": 0}}}'
         )
+        shared = Offset({"A": Place("then", 5, 1, 2), "B": Place("then", 9, 1, 1)}, tasks=(1, 2))
+        assert json.dumps(shared.to_json()) == (
+            '{"v": 4, "streams": {"A": {"created": "then", "seq": 5, "from": 1, "parts": 2}, '
+            '"B": {"created": "then", "seq": 9, "from": 1, "parts": 1}}, "tasks": [1, 2]}'
+        )
 
     @pytest.mark.parametrize(
         "given",
         [
             {},
+            {"v": 4, "stream": "S", "created": "then", "seq": 5, "from": 1},
             {"v": 3, "stream": "S", "created": "then", "seq": 5, "from": 1},
+            {"v": 4, "streams": {"S": {"created": "then", "seq": 5, "from": 1}}},
+            {"v": 4, "streams": {"S": {"created": "then", "seq": 5, "from": 1}}, "tasks": 5},
             {"v": 1, "stream": "S", "created": "then", "seq": 5},
             {"v": 1, "stream": "S", "created": "then", "seq": None, "from": 1},
             {"v": 2, "streams": {"S": {"created": "then", "seq": 5}}},

@@ -53,7 +53,7 @@ class Query:
         self.options = read_settings(ReadOptions, {"stream": stream, **options})
         self.now = 1000.0
         self.at = None
-        self.ranges = []
+        self.tasks = []
         self.restart()
 
     def restart(self):
@@ -85,9 +85,9 @@ class Query:
         assert isinstance(end, Offset), end
         # The checkpoint keeps JSON.
         start, end = Offset.from_json(self.at.to_json()), Offset.from_json(end.to_json())
-        parts = self.planner.parts(start, end)
+        self.tasks = self.planner.parts(start, end)
         self.at = end
-        return [(part.stream, part.start, part.end) for part in parts]
+        return [(part.stream, part.start, part.end) for task in self.tasks for part in task]
 
 
 @pytest.fixture
@@ -181,6 +181,79 @@ class TestAdmission:
                 assert start == read.get(stream, 1)
                 read[stream] = end
             assert read == {stream: end + 1 for stream, end in ends.items()}
+
+
+class TestManyStreams:
+    """Small streams share tasks."""
+
+    @pytest.fixture
+    def names(self):
+        """
+        The names of 100 streams, in their order.
+        """
+        return [f"S{number:03}" for number in range(100)]
+
+    def begun(self, names, **options):
+        """Return a query that starts at the first messages of these streams."""
+        query = Query("S*", **options)
+        query.begin(*map(state, names))
+        return query
+
+    def test_they_share_tasks(self, names):
+        """If more streams have messages than there are tasks by default, they share these."""
+        query = self.begun(names)
+        assert query.plan(*map(state, names)) == [(name, 1, 11) for name in names]
+        assert [len(task) for task in query.tasks] == [25] * PARTS
+        new = [state(name, last=10 + (name in names[:PARTS])) for name in names]
+        assert query.plan(*new) == [(name, 11, 12) for name in names[:PARTS]]
+        assert [len(task) for task in query.tasks] == [1] * PARTS
+
+    def test_limits_of_partitions(self, names):
+        """The options of partitions apply to tasks that read several streams."""
+        given = [state(name, size=1000) for name in names]
+        for options, tasks in (
+            ({"minPartitions": "50"}, [2] * 50),
+            ({"minPartitions": "100"}, [1] * 100),
+            ({"maxRecordsPerPartition": "20"}, [2] * 50),
+            ({"maxBytesPerPartition": "5000"}, [5] * 20),
+        ):
+            query = Query("S*", **options)
+            query.begin(*given)
+            query.plan(*given)
+            assert [len(task) for task in query.tasks] == tasks
+
+    def test_a_large_stream_among_them(self, names):
+        """A large stream is read by several tasks, and its share counts."""
+        query = self.begun(names)
+        given = [state(name, last=4_000_000 if name == "S050" else 10) for name in names]
+        query.plan(*given)
+        large = [task for task in query.tasks if any(part.stream == "S050" for part in task)]
+        assert len(large) == 5
+        assert all(len(part) <= 1_000_000 for task in large for part in task)
+        assert len(query.tasks) <= 2 * PARTS + 1
+
+    def test_they_are_recorded(self, names):
+        """A batch that is planned again after a restart has the same tasks, with other options."""
+        query = self.begun(names)
+        start = query.at
+        query.plan(*map(state, names))
+        first = query.tasks
+        query.options = read_settings(ReadOptions, {"stream": "S*", "minPartitions": "90"})
+        query.restart()
+        end = Offset.from_json(query.at.to_json())
+        assert query.planner.parts(start, end) == first
+
+    def test_a_batch_of_an_earlier_version(self, names):
+        """A batch that a version planned whose tasks read one stream each has the same tasks."""
+        places = {name: Place("then", 11, 1, 1) for name in names}
+        query = self.begun(names)
+        tasks = query.planner.parts(query.at, Offset.from_json(Offset(places).to_json()))
+        assert [[part.stream for part in task] for task in tasks] == [[name] for name in names]
+
+    def test_a_guess(self, names):
+        """PySpark 4.0 and 4.1 ask for an end before they tell the start: each stream has a task."""
+        query = self.begun(names)
+        assert len(query.planner.parts(query.at, query.planner.guess(query.now))) == len(names)
 
 
 class TestSizes:
@@ -455,7 +528,7 @@ class TestGuess:
         end = query.planner.guess(query.now)
         assert query.planner.guessed == end
         parts = query.planner.parts(query.at, end)
-        assert [(part.start, part.end) for part in parts] == [(4, 11)]
+        assert [(part.start, part.end) for (part,) in parts] == [(4, 11)]
         assert query.planner.begin_of_next(None) == end
 
     def test_a_restart(self):
@@ -464,7 +537,7 @@ class TestGuess:
         query.begin(state(last=20))
         end = query.planner.guess(query.now)
         parts = query.planner.parts(Offset({"S": Place("then", 11, 1)}), end)
-        assert [(part.start, part.end) for part in parts] == [(11, 21)]
+        assert [(part.start, part.end) for (part,) in parts] == [(11, 21)]
 
     def test_a_restart_while_the_leader_lags(self):
         """If the first end is before Spark's start, the next batch begins at Spark's start."""

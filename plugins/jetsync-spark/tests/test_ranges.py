@@ -5,12 +5,15 @@ import pytest
 from jetsync_spark.read.ranges import (
     DEFAULT_PARTS,
     LARGEST,
+    PER_STREAM,
     SMALLEST,
     cut,
+    group,
     parts_by_bytes,
     parts_for,
     parts_of,
     shares,
+    tasks_of,
 )
 
 
@@ -68,6 +71,62 @@ class TestParts:
     def test_of_several_ranges(self, lengths, asked, parts):
         """Ranges share the parts in proportion, and each has one."""
         assert parts_of(lengths, **asked) == parts
+
+
+class TestTasks:
+    @pytest.mark.parametrize(
+        ("parts", "lengths", "asked", "tasks"),
+        [
+            ([], [], {}, None),
+            # No more parts than tasks: each is read by a task of its own.
+            ([1, 1, 2], [5, 5, 9], {}, None),
+            ([1, 0, 1, 0, 1, 1], [5, 0, 5, -3, 5, 5], {}, None),
+            # More parts share as many tasks.
+            ([1] * 8, [5] * 8, {}, (2, 2, 2, 2)),
+            ([1] * 1000, [5] * 1000, {}, (250, 250, 250, 250)),
+            ([1, 0] * 8, [5, 0] * 8, {}, (2, 2, 2, 2)),
+            # A part that is as long as many others has its own task, or a share of one.
+            ([1] * 7, [5, 5, 5, 100 * PER_STREAM, 5, 5, 5], {}, (3, 1, 2, 1)),
+            ([2] + [1] * 8, [200 * PER_STREAM, *[5] * 8], {"least": 3}, (1, 1, 8)),
+            # Tasks that read several parts have limits, too.
+            ([1] * 8, [LARGEST] * 8, {}, None),
+            ([1] * 8, [LARGEST // 2] * 8, {}, (2, 2, 2, 2)),
+            ([1] * 12, [9] * 12, {"most_each": 20}, (2, 2, 2, 2, 2, 2)),
+            ([1] * 12, [9] * 12, {"sizes": [30.0] * 12, "most_bytes_each": 60}, (2,) * 6),
+            # A filter matches few messages; a limit of the user counts sequences all the same.
+            ([1] * 8, [LARGEST] * 8, {"messages": [0] * 8}, (2, 2, 2, 2)),
+            ([1] * 8, [LARGEST] * 8, {"messages": [0] * 8, "most_each": LARGEST}, None),
+            # There are not more parts than sequences.
+            ([9, 1, 1, 1], [1, 1, 1, 1], {}, None),
+        ],
+    )
+    def test_how_many_parts_they_read(self, parts, lengths, asked, tasks):
+        """Small parts of many ranges share tasks, which have about as much to do."""
+        assert tasks_of(parts, lengths, **{"least": 4, **asked}) == tasks
+
+    def test_they_have_every_part_once(self):
+        """Whatever the parts are, each belongs to one task, in order, and no task is too long."""
+        chance = random.Random(8)
+        for _ in range(300):
+            lengths = [chance.choice([0, 1, 50, 3000, 200_000]) for _ in range(50)]
+            least = chance.randrange(1, 30)
+            parts = parts_of(lengths, least=chance.choice([None, least]))
+            ranges = [
+                each
+                for number, (length, count) in enumerate(zip(lengths, parts, strict=True))
+                for each in cut(f"S{number}", "then", 1, length + 1, count)
+            ]
+            tasks = group(ranges, tasks_of(parts, lengths, least=least))
+            assert [each for ranges in tasks for each in ranges] == ranges
+            assert min(least, len(ranges)) <= len(tasks) <= max(len(parts), 2 * least + 1)
+            assert all(sum(map(len, each)) <= LARGEST for each in tasks if len(each) > 1)
+
+    def test_they_do_not_fit(self):
+        """Parts that no task is recorded for are read by tasks of their own."""
+        ranges = cut("S", "then", 1, 6, 5)
+        assert group(ranges, (2, 1)) == [tuple(ranges[:2]), *((each,) for each in ranges[2:])]
+        assert group(ranges[:1], (2, 3)) == [(ranges[0],)]
+        assert group([], (2,)) == []
 
 
 class TestShares:

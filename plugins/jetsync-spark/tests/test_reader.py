@@ -41,7 +41,8 @@ def source(nats_server):
 def planned(source, schema=SCHEMA):
     """Return the parts that a source plans to read."""
     reader = pickle.loads(pickle.dumps(source.reader(schema)))
-    return [part.value for part in reader.partitions()]
+    found = [part.value for part in reader.partitions()]
+    return [part for each in found for part in (each if isinstance(each, tuple) else [each])]
 
 
 def bounds(parts):

@@ -175,7 +175,7 @@ class TestLedger:
         # It needs them, and other tests of this file do not.
         from pyspark.sql import types
 
-        from jetsync_spark.read.batch import read_part
+        from jetsync_spark.read.batch import read_ranges
 
         kinds = {"data": "binary", "subject": "string"}
         js.update_stream(target.info().config, allow_direct=allow_direct)
@@ -187,7 +187,7 @@ class TestLedger:
         def found(column="data", **options):
             table = Table(types.StructType().add(column, kinds[column]), STREAM_COLUMNS)
             settings, part = ConnectSettings(servers=nats_server.url), part_of(js, target)
-            batches = read_part(settings, asked(target, **options), table, part)
+            batches = read_ranges(settings, asked(target, **options), table, (part,))
             return [row for batch in batches for row in batch.column(0).to_pylist()]
 
         assert found() == found(fetchBatch="1") == [data for _, data in rows]

@@ -7,6 +7,7 @@ import json
 import random
 
 import pytest
+from requests_to_server import asked
 from streams_to_read import extend, numbered, remake
 
 import jetsync
@@ -18,6 +19,7 @@ from jetsync_spark.read.ranges import SMALLEST
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
 from pyspark.errors import PySparkAttributeError
+from pyspark.sql.datasource import InputPartition
 from queries import SCHEMA, Query, Rows
 
 from jetsync_spark import registration
@@ -88,7 +90,7 @@ def batch(server, stream, **options):
         read_settings(ConnectSettings, given), read_settings(ReadOptions, given), SCHEMA
     )
     found = [part.value for part in reader.partitions()]
-    return [(part.stream, part.start, part.end) for part in found if part is not None]
+    return [(part.stream, part.start, part.end) for ranges in found for part in ranges or ()]
 
 
 class TestBatch:
@@ -138,6 +140,67 @@ class TestBatch:
         """Each stream of a list has to exist."""
         with pytest.raises(JetStreamSparkError, match="no_such"):
             batch(nats_server, f"{two[0].name},no_such")
+
+
+class TestManyStreams:
+    def test_a_batch_of_many_streams(self, js, nats_server, unique):
+        """Small streams share tasks, which read each stream in its order."""
+        with family(js, unique, *range(40)) as streams:
+            source = {"servers": nats_server.url, "stream": f"{unique}_*"}
+            reader = StreamBatchReader(
+                read_settings(ConnectSettings, source), read_settings(ReadOptions, source), SCHEMA
+            )
+            parts = [each.value for each in reader.partitions()]
+            assert [len(part) for part in parts] == [2] * 19 + [1]
+            found = {stream.name: [] for stream in streams}
+            for part in parts:
+                taken = [
+                    sequence
+                    for rows in reader.read(InputPartition(part))
+                    for sequence in rows.column("sequence").to_pylist()
+                ]
+                for each in part:
+                    found[each.stream] += taken[: len(each)]
+                    del taken[: len(each)]
+                assert not taken
+            assert found == {
+                stream.name: [*range(1, number + 1)] for number, stream in enumerate(streams)
+            }
+
+    def test_what_a_task_asks(self, js, nats_server, unique):
+        """For each stream, a task asks once for its state and once for its messages."""
+        with (
+            family(js, unique, *[3] * 40) as streams,
+            jetsync.connect(nats_server.url) as client,
+        ):
+            query = Query(nats_server, f"{unique}_*", startingOffsets="earliest")
+            assert query.plan()
+            tasks = [part.value for part in query.parts()]
+            assert len(tasks) <= 20
+            query.read()
+            reads = asked(client, query.read)
+            for stream in streams:
+                name = stream.name
+                assert [each for each in reads if each.endswith(f".{name}")] == [
+                    f"$JS.API.STREAM.INFO.{name}",
+                    f"$JS.API.DIRECT.GET.{name}",
+                ]
+
+    def test_one_of_them_loses_messages(self, js, nats_server, unique):
+        """A loss is found in each stream of a task, and the others are read."""
+        with family(js, unique, *[3] * 40) as streams:
+            query = Query(nats_server, f"{unique}_*", startingOffsets="earliest")
+            lenient = Query(
+                nats_server, f"{unique}_*", startingOffsets="earliest", failOnDataLoss="false"
+            )
+            assert query.plan()
+            assert lenient.plan()
+            lost = streams[21]
+            lost.purge(sequence=3)
+            with pytest.raises(JetStreamSparkError, match=f"sequences 1 to 2 .*{lost.name}"):
+                query.read()
+            found = lenient.read()
+            assert len(found) == 40 * 3 - 2
 
 
 class TestMicroBatches:
@@ -239,7 +302,7 @@ class TestMicroBatches:
 
         def parts(reader, start, end):
             found = [part.value for part in reader.partitions(start, end)]
-            return [(part.stream, part.start, part.end) for part in found]
+            return [(part.stream, part.start, part.end) for ranges in found for part in ranges]
 
         end = reader.latestOffset()
         first = [(one.name, 1, 11), (other.name, 1, 21)]

@@ -5,12 +5,13 @@ The batch reader, which reads a range of a stream in parts.
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import context_of, stream_of
+from jetsync_spark.common.clients import context_of
 from jetsync_spark.common.dead_letters import FAIL
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.retry import Retry, ask_with_retry, lend_with_retry
@@ -27,7 +28,7 @@ from jetsync_spark.read.origin import (
     start_of,
 )
 from jetsync_spark.read.range_reader import RangeReader
-from jetsync_spark.read.ranges import cut, parts_by_bytes, parts_of
+from jetsync_spark.read.ranges import cut, divide, group
 from jetsync_spark.read.states import StreamStates
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table, without_ledger
 
@@ -41,26 +42,27 @@ if TYPE_CHECKING:
     from jetsync_spark.read.options import ReadOptions
     from jetsync_spark.read.origin import Origin
     from jetsync_spark.read.queue_offsets import QueuePart
-    from jetsync_spark.read.ranges import Range
+    from jetsync_spark.read.ranges import Range, TaskRanges
 
-__all__ = ["StreamBatchReader", "part_in_task", "read_part", "stream_in_task"]
+__all__ = ["StreamBatchReader", "part_in_task", "read_ranges", "stream_in_task"]
 
 _logger = jetsync.get_logger("jetsync.spark.reader")
 
 
-def read_part(
-    settings: ConnectSettings, options: ReadOptions, table: Table, part: Range
+def read_ranges(
+    settings: ConnectSettings, options: ReadOptions, table: Table, ranges: TaskRanges
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield the rows of one part of a stream, over the connection of this worker.
+    Yield the rows that one task reads, over the connection of this worker.
 
     Repeated calls yield the same rows. The caller may stop early.
     """
-    with part_in_task(settings, options, table, part) as (stream, rows_of):
-        for page in RangeReader(stream, part, options).pages():
-            rows = rows_of(page)
-            if rows is not None:
-                yield rows
+    for part in ranges:
+        with part_in_task(settings, options, table, part) as (stream, rows_of):
+            for page in RangeReader(stream, part, options).pages():
+                rows = rows_of(page)
+                if rows is not None:
+                    yield rows
 
 
 @contextlib.contextmanager
@@ -100,13 +102,13 @@ def stream_in_task(
     settings: ConnectSettings, options: ReadOptions, name: str
 ) -> Iterator[tuple[jetsync.Client, jetsync.Stream]]:
     """
-    Lend a task the client of this worker, and a stream, whose state may be out of date.
+    Lend a task the client of this worker, and a stream, whose state is not known yet.
     """
     task = this_task()
     connection = f"jetsync-spark-{task.query or application()}-{task.partition}"
-    retry = Retry(options.retry_timeout)
-    with lend_with_retry(settings, connection, retry) as client:
-        yield client, retry.call(lambda: stream_of(settings, client, name), "reading failed", name)
+    with lend_with_retry(settings, connection, Retry(options.retry_timeout)) as client:
+        # Each read begins with a request for the state of its stream.
+        yield client, context_of(settings, client).stream(name, lookup=False)
 
 
 class StreamBatchReader(DataSourceReader):
@@ -125,7 +127,7 @@ class StreamBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """
-        Return the parts of the ranges.
+        Return what each task reads.
         """
         stream = self._options.source
         parts = ask_with_retry(
@@ -146,9 +148,9 @@ class StreamBatchReader(DataSourceReader):
         Yield the rows of one part.
         """
         if partition.value is not None:
-            yield from read_part(self._settings, self._options, self._table, partition.value)
+            yield from read_ranges(self._settings, self._options, self._table, partition.value)
 
-    def _parts(self, js: jetsync.JetStream) -> list[Range]:
+    def _parts(self, js: jetsync.JetStream) -> list[TaskRanges]:
         options = self._options
         states = StreamStates(options)
         streams = states.ask(
@@ -172,24 +174,28 @@ class StreamBatchReader(DataSourceReader):
             length if count is None else count
             for length, count in zip(lengths, counts, strict=True)
         ]
-        parts = parts_of(
-            lengths,
-            messages=rows,
-            least=options.min_partitions,
-            most_each=options.max_records_per_partition,
-        )
-        if options.max_bytes_per_partition is not None:
+        most_bytes = options.max_bytes_per_partition
+        sizes = None
+        if most_bytes is not None:
             sizes = [
                 count * mean_size(streams[origin.stream], start, end)
                 for origin, (start, end), count in zip(origins, bounds, rows, strict=True)
             ]
-            parts = parts_by_bytes(parts, sizes, options.max_bytes_per_partition)
+        parts, tasks = divide(
+            lengths,
+            messages=rows,
+            sizes=sizes,
+            least=options.min_partitions,
+            most_each=options.max_records_per_partition,
+            most_bytes_each=most_bytes or math.inf,
+        )
         # In the order of the names, so that a repeated query has the same partitions.
-        return [
+        ranges = [
             part
             for origin, (start, end), count in zip(origins, bounds, parts, strict=True)
             for part in cut(origin.stream, origin.created, start, end, count)
         ]
+        return group(ranges, tasks)
 
     def _bounds(self, stream: jetsync.Stream, origin: Origin) -> tuple[int, int]:
         options = self._options

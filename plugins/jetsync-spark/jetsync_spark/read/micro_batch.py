@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.retry import ask_with_retry
-from jetsync_spark.read.batch import read_part
+from jetsync_spark.read.batch import read_ranges
 from jetsync_spark.read.idle import IdleQuery
 from jetsync_spark.read.moves import Moves
 from jetsync_spark.read.options import LATEST
@@ -207,7 +207,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         Yield the rows of one part.
         """
-        return read_part(self._settings, self._options, self._table, partition.value)
+        return read_ranges(self._settings, self._options, self._table, partition.value)
 
     # Requests of the planner
 

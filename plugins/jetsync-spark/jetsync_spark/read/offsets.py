@@ -10,9 +10,9 @@ An end also holds a message of each stream, with the time at which it was stored
 the same message, such as a restored backup or a mirror, continues the sequences of the query
 (:mod:`jetsync_spark.read.moves`).
 
-An end also holds the number of parts of its batch, because exactly-once writers identify partitions
-by their number. A batch that is planned again is cut in the same way, whatever the options and the
-machine are by then.
+An end also holds the number of parts of its batch, and how tasks share them, because exactly-once
+writers identify partitions by their number. A batch that is planned again is cut in the same way,
+whatever the options, the machine and the version of this package are by then.
 
 The JSON of an offset with one stream has a form of its own, which earlier versions wrote and read
 too.
@@ -40,6 +40,12 @@ SEVERAL: Final = 2
 
 CONSUMER: Final = 3
 """The version of the offsets of a query with a consumer, which have a module of their own."""
+
+SHARED: Final = 4
+"""
+The version of an offset whose tasks read several parts. Packages that cannot do so reject it, as
+they would number the partitions in another way.
+"""
 
 
 @attrs.frozen
@@ -133,16 +139,23 @@ class Offset:
     4.1 ask for an end before they say whether the batch is the first.
     """
 
+    tasks: tuple[int, ...] | None = None
+    """
+    How many successive parts of this batch each task reads. None if each task reads one part.
+    """
+
     def to_json(self) -> dict[str, Any]:
         """
         Return the offset for Spark. The order of the keys never changes.
         """
         marks = {"initial": True} if self.initial else {"guessed": True} if self.guessed else {}
-        if len(self.places) == 1:
+        if len(self.places) == 1 and self.tasks is None:
             ((stream, place),) = self.places.items()
             return {"v": ONE, "stream": stream, **place.to_json(), **marks}
         streams = {stream: place.to_json() for stream, place in sorted(self.places.items())}
-        return {"v": SEVERAL, "streams": streams, **marks}
+        if self.tasks is None:
+            return {"v": SEVERAL, "streams": streams, **marks}
+        return {"v": SHARED, "streams": streams, "tasks": list(self.tasks), **marks}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Offset:
@@ -160,7 +173,7 @@ class Offset:
             initial, guessed = bool(given.get("initial")), bool(given.get("guessed"))
             if version == ONE:
                 streams = {given["stream"]: given}
-            elif version == SEVERAL:
+            elif version in {SEVERAL, SHARED}:
                 streams = given["streams"]
             elif version == CONSUMER:
                 raise JetStreamSparkError(
@@ -174,12 +187,13 @@ class Offset:
                 stream: Place.from_json(place, initial=initial)
                 for stream, place in sorted(streams.items())
             }
+            tasks = tuple(map(int, given["tasks"])) if version == SHARED else None
         except (AttributeError, LookupError, TypeError, ValueError):
             raise JetStreamSparkError(
                 f"the checkpoint has an offset that this version cannot parse: {given}",
                 cure="use the version that wrote it, or start with a new checkpoint",
             ) from None
-        return cls(places, initial, guessed)
+        return cls(places, initial, guessed, tasks)
 
 
 @attrs.frozen

@@ -23,11 +23,10 @@ from jetsync_spark.read.origin import Loss, Origin
 from jetsync_spark.read.planning import AGAIN, Again, Awaited, Limit, Look, Wanted
 from jetsync_spark.read.ranges import (
     LARGEST_BYTES,
-    Range,
     cut,
-    parts_by_bytes,
+    divide,
+    group,
     parts_for,
-    parts_of,
     shares,
 )
 from jetsync_spark.read.sizes import Sizes
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from jetsync_spark.read.moves import Moves
     from jetsync_spark.read.options import ReadOptions
+    from jetsync_spark.read.ranges import Range, TaskRanges
 
 __all__ = ["Planner"]
 
@@ -327,11 +327,11 @@ class Planner:
         """
         return not {*start.places, *end.places} <= self._seen.keys()
 
-    def parts(self, start: Offset, end: Offset) -> list[Range]:
+    def parts(self, start: Offset, end: Offset) -> list[TaskRanges]:
         """
-        Note that Spark reads a batch, and return its parts.
+        Note that Spark reads a batch, and return what each task reads.
 
-        They stay the same if the batch is planned again.
+        This stays the same if the batch is planned again.
 
         Raises:
             JetStreamSparkError: Messages were lost and failOnDataLoss applies.
@@ -340,17 +340,20 @@ class Planner:
         if end.guessed and not start.initial:
             self._check_guess(start, end)
         self._reached = not_before(start, end) if end.guessed else end
-        ranges = []
+        ranges: list[Range] = []
+        left_out: set[str] = set()
         for what in spans(start, end):
             place, origin = end.places[what.stream], self._seen.get(what.stream)
             if origin is not None and self._moves.is_other(place, origin):
                 self._moves.report(place, origin)
-                continue
+                left_out.add(what.stream)
             parts = what.parts or parts_for(
                 len(what), least=options.min_partitions, most_each=options.max_records_per_partition
             )
             ranges += cut(what.stream, what.created, what.start, what.end, parts)
-        return ranges
+        tasks = group(ranges, end.tasks)
+        left = [tuple(each for each in task if each.stream not in left_out) for task in tasks]
+        return [task for task in left if task]
 
     def _check_guess(self, first: Offset, last: Offset) -> None:
         """Report losses of a batch whose start was not known when its end was planned."""
@@ -394,19 +397,18 @@ class Planner:
         """Return the end of a batch that reads these steps of the streams, up to a limit."""
         options, sizes = self._options, self._sizes
         ends = self._ends(steps, limit)
-        parts = parts_of(
-            [end - step.begins for step, end in zip(steps, ends, strict=True)],
+        lengths = [end - step.begins for step, end in zip(steps, ends, strict=True)]
+        bytes_ = [
+            sizes.between(step.origin.stream, step.begins, end)
+            for step, end in zip(steps, ends, strict=True)
+        ]
+        parts, tasks = divide(
+            lengths,
+            sizes=bytes_,
             least=options.min_partitions,
             most_each=options.max_records_per_partition,
+            most_bytes_each=options.max_bytes_per_partition or LARGEST_BYTES,
             default=self._default_parts,
-        )
-        parts = parts_by_bytes(
-            parts,
-            [
-                sizes.between(step.origin.stream, step.begins, end)
-                for step, end in zip(steps, ends, strict=True)
-            ],
-            options.max_bytes_per_partition or LARGEST_BYTES,
         )
         # The other streams stay where they are.
         found = {
@@ -419,7 +421,7 @@ class Planner:
             origin = step.origin
             last = self._moves.last(places.get(origin.stream), origin.stream, end)
             found[origin.stream] = Place(origin.created, end, step.begins, count, last=last)
-        return Offset(dict(sorted(found.items())))
+        return Offset(dict(sorted(found.items())), tasks=tasks)
 
     def _ends(self, steps: list[_Step], limit: Limit) -> list[int]:
         """Return where each step ends under a limit. Each has at least one sequence."""

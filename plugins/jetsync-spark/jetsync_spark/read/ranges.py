@@ -1,5 +1,5 @@
 """
-How the ranges of streams are split into parts.
+How the ranges of streams are split into parts, and how tasks share the parts of many streams.
 
 This module does no I/O. Both ends of a part are fixed, so that any process that reads it again gets
 the same messages.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
@@ -22,12 +22,16 @@ __all__ = [
     "LARGEST_BYTES",
     "SMALLEST",
     "Range",
+    "TaskRanges",
     "cut",
     "default_parts",
+    "divide",
+    "group",
     "parts_by_bytes",
     "parts_for",
     "parts_of",
     "shares",
+    "tasks_of",
 ]
 
 SMALLEST: Final = 50_000
@@ -46,6 +50,11 @@ partitions by their number. Micro-batches record their number of parts instead.
 PER_CORE: Final = 2
 """Parts of a micro-batch for each task that runs at once, because some parts take longer."""
 
+PER_STREAM: Final = 1_000
+"""
+Sequences that take as long to read as the requests for one more stream, if many streams are read.
+"""
+
 LARGEST: Final = 1_000_000
 """Default maximum sequences per part, which bounds what a retry reads again."""
 
@@ -56,7 +65,7 @@ LARGEST_BYTES: Final = 128 << 20
 @attrs.frozen
 class Range:
     """
-    A part of a stream, for one task.
+    A part of a stream. One task reads all of it.
     """
 
     stream: str
@@ -73,6 +82,10 @@ class Range:
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
+
+
+TaskRanges: TypeAlias = "tuple[Range, ...]"
+"""What one task reads, in turn. Only small parts of several streams share a task."""
 
 
 def parts_for(
@@ -139,7 +152,7 @@ def parts_of(
     ]
 
 
-def parts_by_bytes(parts: Sequence[int], sizes: Sequence[float], most_each: int) -> list[int]:
+def parts_by_bytes(parts: Sequence[int], sizes: Sequence[float], most_each: float) -> list[int]:
     """
     Return the number of parts for each of several ranges, so that no part is too large.
 
@@ -152,6 +165,103 @@ def parts_by_bytes(parts: Sequence[int], sizes: Sequence[float], most_each: int)
         max(count, math.ceil(size / most_each)) if count else 0
         for count, size in zip(parts, sizes, strict=True)
     ]
+
+
+def divide(
+    lengths: Sequence[int],
+    *,
+    messages: Sequence[int] | None = None,
+    sizes: Sequence[float] | None = None,
+    least: int | None = None,
+    most_each: int | None = None,
+    most_bytes_each: float = math.inf,
+    default: int = DEFAULT_PARTS,
+) -> tuple[list[int], tuple[int, ...] | None]:
+    """
+    Return the number of parts for each of several ranges, and how many parts each task reads.
+
+    Args: as :func:`parts_of`, :func:`parts_by_bytes` and :func:`tasks_of`.
+    """
+    parts = parts_of(lengths, messages=messages, least=least, most_each=most_each, default=default)
+    if sizes is not None:
+        parts = parts_by_bytes(parts, sizes, most_bytes_each)
+    tasks = tasks_of(
+        parts,
+        lengths,
+        least=max(default, least or 0),
+        messages=messages,
+        sizes=sizes,
+        most_each=most_each,
+        most_bytes_each=most_bytes_each,
+    )
+    return parts, tasks
+
+
+def tasks_of(
+    parts: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    least: int,
+    messages: Sequence[int] | None = None,
+    sizes: Sequence[float] | None = None,
+    most_each: int | None = None,
+    most_bytes_each: float = math.inf,
+) -> tuple[int, ...] | None:
+    """
+    Return how many successive parts each task reads. None if each task reads one part.
+
+    Starting a task takes much longer than reading a few messages, so if there are more parts than
+    tasks are needed, each task reads about the same share of them.
+
+    Args:
+        parts: The number of parts of each of several ranges.
+        lengths: The numbers of sequences of the ranges.
+        least: The number of tasks below which no task reads several parts.
+        messages: The numbers of messages, if known.
+        sizes: The bytes of the ranges, if known.
+        most_each: The maximum sequences per task that reads several parts.
+        most_bytes_each: The maximum bytes of such a task.
+    """
+    counts = [max(0, min(count, length)) for count, length in zip(parts, lengths, strict=True)]
+    if sum(counts) <= least:
+        return None
+    # A limit that a user has set counts sequences, as in `parts_for`.
+    most, rows = (LARGEST, messages or lengths) if most_each is None else (most_each, lengths)
+    each = [
+        (row / count, size / count)
+        for count, row, size in zip(counts, rows, sizes or [0.0] * len(counts), strict=True)
+        for _ in range(count)
+    ]
+    share = (sum(length for length, _ in each) + PER_STREAM * len(each)) / least
+    tasks = [0]
+    sequences = bytes_ = 0.0
+    for place, (length, size) in enumerate(each):
+        sequences += length
+        bytes_ += size
+        is_full = (
+            sequences > most
+            or bytes_ > most_bytes_each
+            or sequences + PER_STREAM * (tasks[-1] + 1) > share
+            or len(tasks) + len(each) - place <= least
+        )
+        if tasks[-1] and is_full:
+            tasks.append(0)
+            sequences, bytes_ = length, size
+        tasks[-1] += 1
+    return None if len(tasks) == len(each) else tuple(tasks)
+
+
+def group(ranges: Sequence[Range], tasks: Sequence[int] | None) -> list[TaskRanges]:
+    """
+    Return what each task reads.
+
+    Args:
+        ranges: The parts of all ranges.
+        tasks: How many parts each task reads (:func:`tasks_of`).
+    """
+    left = iter(ranges)
+    found = [tuple(itertools.islice(left, count)) for count in tasks or ()]
+    return [each for each in found if each] + [(part,) for part in left]
 
 
 def shares(lengths: Sequence[int], most: int) -> list[int]:

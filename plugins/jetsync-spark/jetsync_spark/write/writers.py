@@ -87,8 +87,8 @@ def _no_overwrite(options: Mapping[str, str], append: str) -> OptionError:
     if "bucket" in options:
         return OptionError(
             "a bucket cannot be overwritten as a whole",
-            cure=f"{append}. Rows replace the values of their keys, and rows whose column "
-            "operation is DEL delete them",
+            cure=f"{append}. Each row replaces the value of its key, or removes the key if the "
+            "column operation is DEL",
         )
     return OptionError("a stream cannot be overwritten", cure=append)
 
