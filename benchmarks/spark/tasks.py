@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -93,6 +94,12 @@ class Ceiling(DataSource):
         options = (int(self.options[name]) for name in ("rows", "partitions", "size"))
         return CeilingReader(*options, form=self.options.get("form", "batches"))
 
+    def streamReader(self, schema: StructType) -> CeilingStreamReader:  # noqa: N802 - as above
+        """
+        Return what reads the same rows as one micro-batch.
+        """
+        return CeilingStreamReader(self.reader(schema))
+
     def writer(self, schema: StructType, overwrite: bool) -> CeilingWriter:  # noqa: ARG002, FBT001
         """
         Return what writes nothing.
@@ -141,6 +148,39 @@ class CeilingReader(DataSourceReader):
                 yield from map(list, itertools.islice(zip(*rows.values(), strict=True), left))
             else:
                 yield (made() if form == "columns" else batch).slice(0, min(left, BATCH))
+
+
+class CeilingStreamReader(DataSourceStreamReader):
+    """
+    Reads the rows of a batch as the only micro-batch of a query.
+    """
+
+    def __init__(self, reader: CeilingReader) -> None:
+        self._reader = reader
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - the names are Spark's
+        """
+        Return the start of the only micro-batch.
+        """
+        return {"batches": 0}
+
+    def latestOffset(self, *_: object) -> dict[str, int]:  # noqa: N802 - as above
+        """
+        Return its end.
+        """
+        return {"batches": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """
+        Return its partitions.
+        """
+        return self._reader.partitions() if start != end else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch] | Iterator[list[Any]]:
+        """
+        Yield the rows of one partition.
+        """
+        return self._reader.read(partition)
 
 
 class CeilingWriter(DataSourceArrowWriter):
