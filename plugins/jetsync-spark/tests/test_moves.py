@@ -236,7 +236,8 @@ class TestRestore:
             extend(js, stream, 5)
             reader = again(query).reader
             (part,) = reader.partitions(query.ends[-1], query.through_json(reader.latestOffset()))
-            assert (part.value.start, part.value.end) == (31, 36)
+            (task,) = part.value
+            assert (task.start, task.end) == (31, 36)
 
     def test_a_message_that_was_removed(self, client, js, earliest):
         """If the message of the position was removed, the query continues by option only."""
@@ -388,7 +389,8 @@ class TestMoves:
         """One of several streams is renamed; the others stay where they are."""
         with kept(js, 10) as one, kept(js, 20) as other:
             query = earliest(f"{one.name},{other.name}")
-            assert query.all() == [[*range(1, 11), *range(1, 21)]]
+            (rows,) = query.all()
+            assert sorted(rows) == sorted([*range(1, 11), *range(1, 21)])
             new = f"{one.name}_2"
             backup = backup_of(client, one.name)
             one.delete()
