@@ -143,8 +143,14 @@ def consumption_idle(h, chance):
     return h.idle.consume(expires=chance.choice([1, 5]))
 
 
+def refuse(message):
+    # A client that closes does not wait for handlers.
+    with contextlib.suppress(jetsync.ConnectionClosedError):
+        message.nak(delay=1)
+
+
 def handler(h, chance):
-    return h.busy.consume(lambda message: message.nak(delay=1), expires=1, max_messages=30)
+    return h.busy.consume(refuse, expires=1, max_messages=30)
 
 
 def ordered(h, chance):
