@@ -182,6 +182,28 @@ def test_a_mirror_is_refused(js, good, target, unique):
         js.delete_stream(name)
 
 
+def test_an_error_names_the_bucket(js, good, unique):
+    """
+    Users know the bucket, and not its stream.
+    """
+
+    def plan_bucket(**given):
+        settings = read_settings(ConnectSettings, {"servers": good["servers"]})
+        options = read_settings(WriteOptions, {"bucket": unique, **given})
+        make_plan(settings, options, columns_of(None, constant=True, bucket=unique))
+
+    with pytest.raises(JetStreamSparkError, match=f"planning a write to bucket {unique} failed"):
+        plan_bucket()
+    js.create_key_value(unique)
+    try:
+        with pytest.raises(JetStreamSparkError, match="which the bucket does not allow") as caught:
+            plan_bucket(mode="atomic")
+    finally:
+        js.delete_key_value(unique)
+
+    assert f"(bucket {unique}, err_code 10174)" in str(caught.value)
+
+
 def test_stream_info_is_cached(good, monkeypatch):
     """
     Information about the stream is kept for some seconds.

@@ -43,6 +43,7 @@ class JetStreamSparkError(jetsync.JetSyncError):
         what: str,
         *,
         stream: str | None = None,
+        bucket: str | None = None,
         subject: str | None = None,
         err_code: int | None = None,
         cure: str | None = None,
@@ -50,7 +51,8 @@ class JetStreamSparkError(jetsync.JetSyncError):
         places = [
             f"{name} {value}"
             for name, value in (
-                ("stream", stream),
+                ("stream", stream if bucket is None else None),
+                ("bucket", bucket),
                 ("subject", subject),
                 ("err_code", err_code),
             )

@@ -72,7 +72,7 @@ def check_bucket(config: jetsync.StreamConfig, options: WriteOptions, columns: C
     """
 
     def refuse(what: str, cure: str) -> None:
-        raise JetStreamSparkError(what, stream=config.name, cure=cure)
+        raise JetStreamSparkError(what, stream=config.name, bucket=options.bucket, cure=cure)
 
     if config.mirror is not None:
         origin = (config.mirror.name or "").removeprefix("KV_")

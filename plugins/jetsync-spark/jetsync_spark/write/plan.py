@@ -169,7 +169,8 @@ def make_plan(
         )
 
     def ask(call: Callable[[jetsync.JetStream], T], stream: str) -> T:
-        doing = f"planning a write to stream {stream} failed"
+        target = f"stream {stream}" if bucket is None else f"bucket {bucket}"
+        doing = f"planning a write to {target} failed"
         name = f"jetsync-spark-{application}-plan"
         return ask_with_retry(settings, name, call, options.retry_timeout, doing, keep=keep)
 
@@ -298,9 +299,13 @@ def check_dead_letters(plan: Plan, streams: Iterable[str]) -> None:
 
 def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: Columns) -> None:
     def refuse(what: str, cure: str, err_code: int | None = None) -> None:
-        raise JetStreamSparkError(what, stream=config.name, err_code=err_code, cure=cure)
+        raise JetStreamSparkError(
+            what, stream=config.name, bucket=options.bucket, err_code=err_code, cure=cure
+        )
 
-    where = "allow_atomic on the stream" if options.bucket is None else "atomic on the bucket"
+    kind, where = "stream", "allow_atomic on the stream"
+    if options.bucket is not None:
+        kind, where = "bucket", "atomic on the bucket"
     if config.mirror is not None:
         refuse("a mirror accepts no messages", f"write to its origin, {config.mirror.name}")
     if config.sealed:
@@ -309,7 +314,7 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
         refuse("the stream sends no acks (no_ack)", "set no_ack to False on the stream")
     if options.mode in {ATOMIC, EXACTLY_ONCE} and not config.allow_atomic:
         refuse(
-            f"mode {options.mode} needs atomic batches, which the stream does not allow",
+            f"mode {options.mode} needs atomic batches, which the {kind} does not allow",
             f"set {where} (nats-server 2.12.5 or newer), or use mode atleastonce",
             10174,
         )
