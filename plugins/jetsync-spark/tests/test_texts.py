@@ -90,7 +90,7 @@ TEXTS = [
         (
             "option startingTimestamp is '2026-11-29 10:40:00', which has no time zone: give "
             "one, such as 2026-11-29 10:40:00Z for UTC, because Spark does not pass on the zone "
-            "of the session"
+            "of the session. For a datetime from collect(), pass its astimezone()"
         ),
     ),
     (
@@ -114,6 +114,14 @@ TEXTS = [
         (
             "option retryTimeoutMs is '5000000000000': give milliseconds, from 1 to "
             "999999999999, such as 30000"
+        ),
+    ),
+    # Buckets
+    (
+        lambda: read_settings(ReadOptions, {"bucket": "b", "startingOffsets": "earliest"}),
+        (
+            "option startingOffsets does not apply to a bucket: leave it out, or read the changes "
+            "with stream KV_b instead"
         ),
     ),
     # Micro-batches, before the query starts
@@ -152,6 +160,13 @@ TEXTS = [
         (
             "there is a column Subject, and the option subject gives a subject from a template: "
             "leave out the option, or drop the column"
+        ),
+    ),
+    (
+        unused("orders.new", "data", "size"),
+        (
+            "there is no use for column size: drop it, or put it into data; known are subject, "
+            "data, headers, msg_id, ttl, expected_sequence and the columns in the option subject"
         ),
     ),
     # TLS, and other options of the connection

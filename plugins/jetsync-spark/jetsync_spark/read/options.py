@@ -193,7 +193,7 @@ def _time(name: str, value: str) -> dt.datetime:
             f"{problem}, which has no time zone",
             option=name,
             cure=f"give one, such as {given}Z for UTC, because Spark does not pass on the zone of "
-            "the session",
+            "the session. For a datetime from collect(), pass its astimezone()",
         )
     zone = "+00:00" if utc else f"{hours}:{minutes or '00'}"
     try:
@@ -337,6 +337,9 @@ class ReadOptions:
                 cure="name the stream to read, or the key-value bucket",
             )
         if self.bucket is not None:
+            # These options suggest that the changes are wanted, not the table.
+            changes = f"leave it out, or read the changes with stream KV_{self.bucket} instead"
+            self._refuse("a bucket", *_POSITIONS, *_TRIGGERS, cure=changes)
             self._refuse("a bucket", *_NOT_OF_BUCKETS)
         else:
             self._refuse("a stream", "keys", "at_revision", "at_timestamp")
@@ -580,12 +583,10 @@ class ReadOptions:
                 cure="exchange them, or leave one of them out",
             )
 
-    def _refuse(self, what: str, *fields: str) -> None:
+    def _refuse(self, what: str, *fields: str, cure: str = "leave it out") -> None:
         """Reject options that do not apply."""
         for name, _ in given_options(self, *fields):
-            raise OptionError(
-                f"option {name} does not apply to {what}", option=name, cure="leave it out"
-            )
+            raise OptionError(f"option {name} does not apply to {what}", option=name, cure=cure)
 
 
 def matches(pattern: str, stream: str) -> bool:

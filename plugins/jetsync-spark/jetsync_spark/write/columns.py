@@ -258,10 +258,11 @@ class Columns:
             hint = f"did you mean {near[0]}? " if near and near[0] not in used else ""
             if unknown[0] == "stream":
                 hint = "name the streams of all rows in the option stream, as in A,B, or "
+            them = "them" if len(unknown) > 1 else "it"
             raise OptionError(
                 f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
                 option=unknown[0],
-                cure=f"{hint}drop them, or put them into data; known are subject, data, "
+                cure=f"{hint}drop {them}, or put {them} into data; known are subject, data, "
                 f"{', '.join(OPTIONAL)} and the columns in the option subject",
             )
 
@@ -274,10 +275,11 @@ def _unknown_of_bucket(unknown: list[str]) -> OptionError:
             "rename revision to expected_revision to change only keys that still have that "
             "revision, or "
         )
+    them = "them" if len(unknown) > 1 else "it"
     return OptionError(
         f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
         option=unknown[0],
-        cure=f"{hint}drop them, or put them into value, for example with to_json(struct(...)); "
+        cure=f"{hint}drop {them}, or put {them} into value, for example with to_json(struct(...)); "
         f"known are key, value, {', '.join(OF_BUCKETS.values())}",
     )
 
