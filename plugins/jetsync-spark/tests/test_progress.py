@@ -89,6 +89,19 @@ class TestReports:
             "query an-id, micro-batch 7: 100 rows in 0.500 s; stream A up to 200, backlog 50"
         )
 
+    def test_a_line_for_a_log_is_short(self):
+        """
+        Of many streams, it has those with the largest backlog.
+        """
+        start, end = ({f"S{n}": (1, 11) for n in range(300)} for _ in range(2))
+        last = {f"S{n}": (1, 11 + n) for n in range(300)}
+
+        found = progress_of(report((offset(start), offset(end), offset(last))))
+
+        text = str(found)
+        assert f"; 300 streams, backlog {sum(range(300))}, 8 of them; stream S299 up to" in text
+        assert text.count("; stream ") == 8
+
     def test_the_backlog_of_a_query_is_the_sum_of_its_streams(self):
         """
         Each stream of each source has its own progress. The query's backlog is their sum.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     import jetsync
+
+_SHOWN: Final = 8
+"""Streams in a line for a log. A query may read thousands."""
 
 __all__ = ["QueryProgress", "StreamProgress", "progress", "progress_of", "with_last_sequences"]
 
@@ -115,10 +118,17 @@ class QueryProgress:
     def __str__(self) -> str:
         name = self.name or self.id
         found = f"query {name}, micro-batch {self.batch}: {self.rows} rows in {self.seconds:.3f} s"
-        for each in self.streams:
-            backlog = "unknown" if each.backlog is None else each.backlog
-            found += f"; stream {each.stream} up to {each.end - 1}, backlog {backlog}"
+        shown = self.streams
+        if len(shown) > _SHOWN:
+            found += f"; {len(shown)} streams, backlog {_known(self.backlog)}, {_SHOWN} of them"
+            shown = tuple(sorted(shown, key=lambda each: -(each.backlog or 0))[:_SHOWN])
+        for each in shown:
+            found += f"; stream {each.stream} up to {each.end - 1}, backlog {_known(each.backlog)}"
         return found
+
+
+def _known(backlog: int | None) -> int | str:
+    return "unknown" if backlog is None else backlog
 
 
 @errors_for_programs()
