@@ -142,7 +142,7 @@ class TestSecrets:
         monkeypatch.delenv("MY_TOKEN", raising=False)
 
         with pytest.raises(
-            OptionError, match=r"that it names .*for the executors, .*not by a command"
+            OptionError, match=r"that it names .*for the executors before .*not by a command"
         ):
             settings(tokenEnv="MY_TOKEN").connect_options()
 

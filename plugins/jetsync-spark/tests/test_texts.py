@@ -8,7 +8,7 @@ import jetsync
 import jetsync_spark
 from jetsync_spark.common import clients
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.common.options import ConnectSettings, read_settings
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
 from jetsync_spark.read.offsets import Offset
 from jetsync_spark.read.options import ReadOptions
 from jetsync_spark.read.queue_offsets import QueueOffset
@@ -123,6 +123,23 @@ TEXTS = [
             "option startingOffsets does not apply to a bucket: leave it out, or read the changes "
             "with stream KV_b instead"
         ),
+    ),
+    (
+        reading(keys="a"),
+        "option keys does not apply to a stream: leave it out, or give bucket instead of stream",
+    ),
+    # Streams that were moved
+    (
+        reading(movedStreams=str({"A": "S"})),
+        (
+            "option movedStreams is \"{'A': 'S'}\": give a JSON object, with the name in the "
+            'checkpoint and the present name of each moved stream, such as {"ORDERS": "ORDERS_2"}'
+        ),
+    ),
+    # Names of other clients
+    (
+        lambda: check_names({"url": "nats://127.0.0.1:1"}, ConnectSettings, ReadOptions),
+        "there is no option url: did you mean servers?",
     ),
     # Micro-batches, before the query starts
     (

@@ -81,6 +81,9 @@ _SECRETS: Final = {
     "seed": "nkeySeedFile or nkeySeedEnv",
 }
 
+_OTHER_NAMES: Final = dict.fromkeys(("url", "urls", "server", "host", "nats.host"), "servers")
+"""Names in other clients and connectors, which are not similar to the name here."""
+
 _KAFKA: Final = {
     "kafka.bootstrap.servers": "servers",
     "subscribe": "stream, and subjectFilter for a part of a stream",
@@ -232,6 +235,7 @@ def check_names(options: Mapping[str, str], *classes: type) -> None:
             )
             raise OptionError(f"there is no option {given}", option=given, cure=cure)
         near = [known[name] for name in difflib.get_close_matches(low, known, 3, 0.6)]
+        near = [_OTHER_NAMES[low]] if low in _OTHER_NAMES else near
         cure = f"did you mean {' or '.join(near)}?" if near else f"known are {_listed(known)}"
         raise OptionError(f"there is no option {given}", option=given, cure=cure)
 
@@ -553,7 +557,7 @@ def _secret(option_name: str, variable_name: str | None) -> str | None:
             f"option {option_name}: the environment variable that it names is not set on "
             f"{socket.gethostname()}",
             option=option_name,
-            cure="set it for the driver and for the executors, as the page 'On a cluster' of the "
-            "docs says, but not by a command line, which ps shows",
+            cure="set it for the driver and for the executors before the Spark session starts, as "
+            "the page 'On a cluster' of the docs says, but not by a command line, which ps shows",
         )
     return value

@@ -113,8 +113,8 @@ def _moved(name: str, value: str) -> tuple[tuple[str, str], ...]:
         raise OptionError(
             f"option {name} is {value!r}",
             option=name,
-            cure="give the name in the checkpoint and the present name of each moved stream, such "
-            'as {"ORDERS": "ORDERS_2"}',
+            cure="give a JSON object, with the name in the checkpoint and the present name of each "
+            'moved stream, such as {"ORDERS": "ORDERS_2"}',
         ) from None
     return pairs
 
@@ -342,7 +342,8 @@ class ReadOptions:
             self._refuse("a bucket", *_POSITIONS, *_TRIGGERS, cure=changes)
             self._refuse("a bucket", *_NOT_OF_BUCKETS)
         else:
-            self._refuse("a stream", "keys", "at_revision", "at_timestamp")
+            table = "leave it out, or give bucket instead of stream"
+            self._refuse("a stream", "keys", "at_revision", "at_timestamp", cure=table)
         self._check_consumer()
         self._check_moves()
         check_policy("onInvalidMessage", self.on_invalid_message, self.dead_letter_subject)
