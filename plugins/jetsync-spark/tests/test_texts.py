@@ -6,6 +6,7 @@ import pytest
 
 import jetsync
 import jetsync_spark
+from jetsync.devserver import DevServer
 from jetsync_spark.common import clients
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
@@ -333,6 +334,20 @@ class TestTimes:
 
 
 class TestConnections:
+    def test_a_wrong_password(self, monkeypatch):
+        """The text also fits if the options are given, and a secret is wrong."""
+        monkeypatch.setenv("A_USER", "ann")
+        monkeypatch.setenv("A_SECRET", "wrong")
+        login = {"authorization": {"user": "ann", "password": "right"}}
+
+        with DevServer(config=login) as server:
+            made = connecting(servers=server.url, userEnv="A_USER", passwordEnv="A_SECRET")()
+            with pytest.raises(JetStreamSparkError) as caught:
+                clients.client_for(made)
+
+        assert "the client sent a user and a password" in str(caught.value)
+        assert "give a valid credsFile, userEnv and passwordEnv, " in str(caught.value)
+
     def test_a_failure_names_the_options(self, tmp_path):
         """A file that is not PEM is named by the option, and its path stays."""
         wrong = tmp_path / "tls_ca"

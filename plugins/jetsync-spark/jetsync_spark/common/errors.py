@@ -135,7 +135,7 @@ _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     ),
     (
         jetsync.AuthenticationError,
-        "give credsFile, userEnv and passwordEnv, tokenEnv or nkeySeedFile, on every node",
+        "give a valid credsFile, userEnv and passwordEnv, tokenEnv or nkeySeedFile on each node",
     ),
     (
         jetsync.PermissionDeniedError,
