@@ -99,7 +99,8 @@ class TestReports:
         found = progress_of(report((offset(start), offset(end), offset(last))))
 
         text = str(found)
-        assert f"; 300 streams, backlog {sum(range(300))}, 8 of them; stream S299 up to" in text
+        total = sum(range(300))
+        assert f"300 streams, backlog {total}; the 8 largest backlogs; stream S299 up to" in text
         assert text.count("; stream ") == 8
 
     def test_the_backlog_of_a_query_is_the_sum_of_its_streams(self):

@@ -120,7 +120,8 @@ class QueryProgress:
         found = f"query {name}, micro-batch {self.batch}: {self.rows} rows in {self.seconds:.3f} s"
         shown = self.streams
         if len(shown) > _SHOWN:
-            found += f"; {len(shown)} streams, backlog {_known(self.backlog)}, {_SHOWN} of them"
+            found += f"; {len(shown)} streams, backlog {_known(self.backlog)}"
+            found += f"; the {_SHOWN} largest backlogs"
             shown = tuple(sorted(shown, key=lambda each: -(each.backlog or 0))[:_SHOWN])
         for each in shown:
             found += f"; stream {each.stream} up to {each.end - 1}, backlog {_known(each.backlog)}"
