@@ -2,6 +2,7 @@
 Queries whose streams were restored, renamed, mirrored or moved to another cluster, without Spark.
 """
 
+import contextlib
 import json
 import shutil
 
@@ -72,6 +73,13 @@ def again(query, **options):
     query.options.update(options)
     query.start()
     return query
+
+
+def first_ranges(query):
+    """Return what the first batch of a run reads in PySpark 4.0 and 4.1."""
+    reader = query.reader
+    parts = reader.partitions(query.ends[-1], query.through_json(reader.latestOffset()))
+    return [(each.stream, each.start, each.end) for part in parts for each in part.value]
 
 
 class TestRestore:
@@ -234,10 +242,7 @@ class TestRestore:
             assert query.all() == [[*range(1, 31)]]
             restored(client, stream, backup_of(client, stream.name))
             extend(js, stream, 5)
-            reader = again(query).reader
-            (part,) = reader.partitions(query.ends[-1], query.through_json(reader.latestOffset()))
-            (task,) = part.value
-            assert (task.start, task.end) == (31, 36)
+            assert first_ranges(again(query)) == [(stream.name, 31, 36)]
 
     def test_a_message_that_was_removed(self, client, js, earliest):
         """If the message of the position was removed, the query continues by option only."""
@@ -271,6 +276,12 @@ class TestRestore:
                         query.plan()
                     with pytest.raises(JetStreamSparkError, match="went back: its message 30 is"):
                         again(query).read()
+                    # PySpark 4.0 and 4.1 ask for an end first.
+                    with pytest.raises(JetStreamSparkError, match="went back: its message 30 is"):
+                        first_ranges(again(query))
+                    for how, begins in (("newer", 21), ("continue", 31), ("restart", 1)):
+                        again(query, onReplacedStream=how)
+                        assert first_ranges(query) == [("S", begins, 36)]
                     again(query, onReplacedStream="newer")
                     assert query.read() == [*range(1, 21)]
                     assert query.all() == [[*range(21, 36)]]
@@ -413,6 +424,82 @@ class TestMoves:
                 again(
                     query, stream=other.name, movedStreams=json.dumps({one.name: other.name})
                 ).plan()
+
+
+class TestPartitions:
+    """Writers identify partitions by number, so those of a planned batch keep theirs."""
+
+    def tasks(self, query, **names):
+        """Return what each task of the last batch reads. Renamed streams have their old names."""
+        return [
+            [(names.get(each.stream, each.stream), each.start, each.end) for each in part.value]
+            for part in query.parts()
+        ]
+
+    @pytest.fixture(params=[2, 40], ids=["a task for each", "shared tasks"])
+    def streams(self, request, js):
+        """
+        A few streams, and so many that they share tasks, with 3 messages each.
+        """
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(kept(js, 3, prefix=f"S{number:02}-"))
+                for number in range(request.param)
+            ]
+
+    def test_a_renamed_stream(self, client, js, earliest, streams):
+        """A stream whose new name sorts differently is read by the same task."""
+        first, *others = (stream.name for stream in streams)
+        query = earliest(",".join([first, *others]))
+        assert query.plan()
+        before = self.tasks(query)
+        backup, new = backup_of(client, first), f"Z{first}"
+        js.delete_stream(first)
+        restore(client, backup, name=new)
+        moved = json.dumps({first: new})
+        again(query, stream=",".join([new, *others]), movedStreams=moved)
+        assert self.tasks(query, **{new: first}) == before
+        extend(js, js.stream(new), 0)
+        assert query.all() == []
+        js.delete_stream(new)
+
+    @pytest.mark.parametrize("how", ["newer", "restart"])
+    def test_a_stream_that_was_replaced(self, client, js, earliest, streams, how):
+        """If a batch has no messages of a stream any more, its other streams keep their tasks."""
+        query = earliest(",".join(stream.name for stream in streams))
+        assert query.plan()
+        backup = backup_of(client, streams[0].name)
+        for stream in streams:
+            extend(js, stream, 3)
+        assert query.plan()
+        before = self.tasks(query)
+        restored(client, streams[0], backup)
+        again(query, onReplacedStream=how)
+        assert self.tasks(query) == [
+            [each for each in task if each[0] != streams[0].name] for task in before
+        ]
+        assert query.read() == [4, 5, 6] * (len(streams) - 1)
+
+    def test_a_part_of_a_stream(self, client, js, earliest):
+        """Parts whose messages an older backup lacks become shorter or empty."""
+        with kept(js, 6) as stream:
+            query = earliest(stream, minPartitions="3")
+            backup = backup_of(client, stream.name)
+            extend(js, stream, 6)
+            assert query.plan()
+            restored(client, stream, backup)
+            again(query, onReplacedStream="newer")
+            name = stream.name
+            assert self.tasks(query) == [[(name, 1, 5)], [(name, 5, 7)], []]
+
+    def test_no_batch(self, client, js, earliest):
+        """Between an offset and itself, there is nothing to read, also after a restore."""
+        with kept(js, 6) as stream:
+            query = earliest(stream)
+            assert query.plan()
+            restored(client, stream, backup_of(client, stream.name))
+            (end,) = query.ends
+            assert again(query).reader.partitions(end, end) == []
 
 
 class TestPositions:

@@ -250,6 +250,20 @@ class TestManyStreams:
         tasks = query.planner.parts(query.at, Offset.from_json(Offset(places).to_json()))
         assert [[part.stream for part in task] for task in tasks] == [[name] for name in names]
 
+    def test_streams_that_were_replaced(self, names):
+        """The ranges of other streams stay in their tasks, also if a task has nothing to read."""
+        query = self.begun(names, onReplacedStream="restart")
+        start = query.at
+        query.plan(*map(state, names))
+        first, end = query.tasks, Offset.from_json(query.at.to_json())
+        query.restart()
+        gone = {*names[:1], *names[25:50]}
+        query.saw(*(state(name, created="now" if name in gone else "then") for name in names))
+        assert query.planner.parts(start, end) == [
+            tuple(part for part in task if part.stream not in gone) for task in first
+        ]
+        assert [len(task) for task in query.planner.parts(start, end)] == [24, 0, 25, 25]
+
     def test_a_guess(self, names):
         """PySpark 4.0 and 4.1 ask for an end before they tell the start: each stream has a task."""
         query = self.begun(names)

@@ -183,9 +183,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         first, last = self._moves.parsed(start), self._moves.parsed(end)
         if planner.needs_states(first, last):
             self._look(last)
-        last = self._placed(last)
         if last.guessed:
-            first = self._placed(first)
+            # If this run planned the end, it belongs to the present stream, and would vouch for the
+            # start if it were compared first.
+            self._compare(first)
+        self._compare(last)
         self._idle.ends()
         return [InputPartition(each) for each in planner.parts(first, last)]
 
@@ -273,7 +275,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._idle.requested()
 
     def _placed(self, offset: Offset) -> Offset:
-        """Return an offset with positions in the present streams. Compare those that are others."""
+        """Return an offset with positions in the present streams."""
+        self._compare(offset)
+        return self._moves.placed(offset)
+
+    def _compare(self, offset: Offset) -> None:
+        """Compare positions with streams that may be others."""
         moves, waits_for = self._moves, self._planner.waits_for
         while (
             doubts := moves.doubts(offset, lambda name: waits_for(name, time.monotonic()))
@@ -281,10 +288,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             time.sleep(CATCH_UP_PAUSE)
             self._look(offset)
         for about in doubts:
-            moves.compared(about, *self._ask(partial(self._compare, about)))
-        return moves.placed(offset)
+            moves.compared(about, *self._ask(partial(self._found, about)))
 
-    def _compare(self, about: Compare, js: jetsync.JetStream) -> tuple[str | None, int | None]:
+    def _found(self, about: Compare, js: jetsync.JetStream) -> tuple[str | None, int | None]:
         """Return what tells whether a stream continues the sequences of a position."""
         if about.last is None:
             return None, None

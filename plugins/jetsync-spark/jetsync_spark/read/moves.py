@@ -85,6 +85,8 @@ class Moves:
         """
         Parse an offset of the checkpoint. Its streams get their present names.
 
+        They keep their order, because it determines the numbers of the partitions.
+
         Raises:
             JetStreamSparkError: It is malformed, has only other streams, or has positions of a
                 stream and of the one that it was moved to.
@@ -109,7 +111,7 @@ class Moves:
                 cure="give each query a checkpoint of its own, or, if the stream was moved, name "
                 f'it: movedStreams {{"{next(iter(places))}": "{source}"}}',
             )
-        return attrs.evolve(offset, places=dict(sorted(places.items())))
+        return attrs.evolve(offset, places=places)
 
     def saw(self, origins: Mapping[str, Origin]) -> None:
         """

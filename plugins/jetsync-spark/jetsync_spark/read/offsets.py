@@ -128,7 +128,7 @@ class Offset:
     """
 
     places: Mapping[str, Place]
-    """The positions by stream, in the order of the names."""
+    """The positions by stream, in the order of the names in the checkpoint."""
 
     initial: bool = False
     """Whether this is the start of a query, which may differ after a restart."""
@@ -223,7 +223,7 @@ class Span:
 
 def spans(start: Offset, end: Offset) -> list[Span]:
     """
-    Return the ranges between two offsets that are not empty, in the order of the streams' names.
+    Return the ranges between two offsets that are not empty, in the order of the end's streams.
 
     The end holds the start of its batch. Spark's start may be earlier if lost messages are skipped.
     It may be anything if the query restarted before its first batch, or if a stream was recreated.

@@ -28,6 +28,7 @@ from jetsync_spark.read.ranges import (
     group,
     parts_for,
     shares,
+    up_to,
 )
 from jetsync_spark.read.sizes import Sizes
 
@@ -331,38 +332,52 @@ class Planner:
         """
         Note that Spark reads a batch, and return what each task reads.
 
-        This stays the same if the batch is planned again.
+        This stays the same if the batch is planned again. A task reads less, and perhaps nothing,
+        if streams were replaced, but keeps its number.
 
         Raises:
             JetStreamSparkError: Messages were lost and failOnDataLoss applies.
         """
         options = self._options
-        if end.guessed and not start.initial:
-            self._check_guess(start, end)
-        self._reached = not_before(start, end) if end.guessed else end
+        present = self._moves.placed(end)
+        if end.guessed:
+            start, end = self._moves.placed(start), present
+            if not start.initial:
+                start = self._checked_guess(start, end)
+        self._reached = not_before(start, end) if end.guessed else present
         ranges: list[Range] = []
-        left_out: set[str] = set()
+        ends: dict[str, int] = {}
         for what in spans(start, end):
-            place, origin = end.places[what.stream], self._seen.get(what.stream)
+            place, origin = present.places[what.stream], self._seen.get(what.stream)
+            ends[what.stream] = place.next
             if origin is not None and self._moves.is_other(place, origin):
                 self._moves.report(place, origin)
-                left_out.add(what.stream)
+                ends[what.stream] = 0
             parts = what.parts or parts_for(
                 len(what), least=options.min_partitions, most_each=options.max_records_per_partition
             )
-            ranges += cut(what.stream, what.created, what.start, what.end, parts)
-        tasks = group(ranges, end.tasks)
-        left = [tuple(each for each in task if each.stream not in left_out) for task in tasks]
-        return [task for task in left if task]
+            ranges += cut(what.stream, place.created, what.start, what.end, parts)
+        # Writers identify tasks by number, so all are numbered before anything is left out.
+        return [
+            tuple(up_to(each, ends[each.stream]) for each in task if each.start < ends[each.stream])
+            for task in group(ranges, end.tasks)
+        ]
 
-    def _check_guess(self, first: Offset, last: Offset) -> None:
-        """Report losses of a batch whose start was not known when its end was planned."""
+    def _checked_guess(self, first: Offset, last: Offset) -> Offset:
+        """
+        Report losses of a batch whose start was not known when its end was planned.
+
+        Return the start without the streams that are read from their first messages.
+        """
+        places = dict(first.places)
         for stream, place in first.places.items():
             there = last.places.get(stream)
             if there is None:
                 self._report_gone(stream)
             elif stream in self._seen and self._moves.is_other(place, self._seen[stream]):
                 self._moves.report(place, self._seen[stream])
+                del places[stream]
+        return attrs.evolve(first, places=places)
 
     def _steps(self, places: dict[str, Place], now: float) -> tuple[list[_Step], bool]:
         """

@@ -32,6 +32,7 @@ __all__ = [
     "parts_of",
     "shares",
     "tasks_of",
+    "up_to",
 ]
 
 SMALLEST: Final = 50_000
@@ -298,6 +299,13 @@ def cut(stream: str, created: str, start: int, end: int, parts: int) -> list[Ran
     return [
         Range(stream, created, low, high) for low, high in itertools.pairwise(bounds) if low < high
     ]
+
+
+def up_to(part: Range, end: int) -> Range:
+    """
+    Return a part without the sequences from *end* on.
+    """
+    return part if part.end <= end else attrs.evolve(part, end=end)
 
 
 def _up(number: int, by: int) -> int:
