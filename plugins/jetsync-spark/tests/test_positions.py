@@ -7,7 +7,7 @@ from test_planner import Query, state, stored
 
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read import planner as planning
-from jetsync_spark.read.planning import AGAIN
+from jetsync_spark.read.planning import AGAIN, Look
 
 
 @pytest.fixture
@@ -136,6 +136,23 @@ class TestMoves:
         assert self.placed(query, state(last=14), time="at noon") == {"S": 13}
         with pytest.raises(JetStreamSparkError, match="went back: its message 12 is from at noon"):
             query.plan(state(last=14))
+
+    @pytest.mark.parametrize("is_missing", [False, True])
+    def test_a_filter_and_a_stream_that_went_back(self, is_missing):
+        """Sequences without a match are searched again, as other messages may have them now."""
+        query = Query(subjectFilter="a")
+        query.begin(state())
+        query.saw(state())
+        (look,) = query.step()
+        query.planner.found(look, 10)
+        assert query.plan(state()) == [("S", 10, 11)]
+        query.saw(state(last=500))
+        (look,) = query.step()
+        query.planner.found(look, None)
+        assert query.step() is None
+        query.saw(*[] if is_missing else [state(last=20)])
+        query.saw(state(last=30))
+        assert query.step() == (Look("S", 11),)
 
     def test_a_message_that_a_limit_removed(self, query):
         """A stream with the same time of creation is the same, if the message was removed."""

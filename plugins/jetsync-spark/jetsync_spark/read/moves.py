@@ -113,21 +113,23 @@ class Moves:
             )
         return attrs.evolve(offset, places=places)
 
-    def saw(self, origins: Mapping[str, Origin]) -> None:
+    def saw(self, origins: Mapping[str, Origin]) -> set[str]:
         """
-        Note the states of the streams that exist.
+        Note the states of the streams that exist. Return those that went back since the last call.
         """
-        for stream, origin in origins.items():
-            known = self._seen.get(stream)
-            went_back = known is not None and (
+        went_back = {
+            stream
+            for stream, origin in origins.items()
+            if (known := self._seen.get(stream)) is not None
+            and (
                 origin.next < known.next
                 or (origin.next == known.next and origin.last != known.last)
             )
-            if went_back:
-                self._trusted.discard(stream)
+        }
         # A missing stream may be another one when it returns.
-        self._trusted.intersection_update(origins)
+        self._trusted = {each for each in self._trusted if each in origins} - went_back
         self._seen = origins
+        return went_back
 
     def gone(self, stream: str, place: Place) -> None:
         """

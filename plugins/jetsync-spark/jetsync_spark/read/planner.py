@@ -208,7 +208,13 @@ class Planner:
             now: The time of the request.
         """
         self._seen = dict(origins)
-        self._moves.saw(self._seen)
+        went_back = self._moves.saw(self._seen)
+        # A stream that went back, or was restored, may have other messages with these sequences.
+        self._matches = {
+            stream: match
+            for stream, match in self._matches.items()
+            if stream in origins and stream not in went_back
+        }
         for origin in origins.values():
             self._sizes.saw(origin)
         if matched is not None:
