@@ -619,6 +619,7 @@ class TestOptions:
             ({"movedStreams": '{"A": 5}'}, "the present name"),
             ({"movedStreams": '{"A": "C"}'}, "moves A to C, which is not read"),
             ({"movedStreams": '{"B": "B"}'}, "the same name"),
+            ({"stream": "B*", "movedStreams": '{"A": "B*"}'}, "moves A to B*, which is a pattern"),
             ({"movedStreams": '{"A": "B", "C": "B"}'}, "the new name of several streams"),
             ({"onReplacedStream": "resume"}, "fail or newer or continue or restart"),
             ({"consumer": "x", "onReplacedStream": "continue"}, "does not apply to a query with"),
@@ -627,7 +628,7 @@ class TestOptions:
     def test_what_is_refused(self, nats_server, given, text):
         """Moves that cannot be meant are refused before the query starts."""
         with pytest.raises(OptionError) as caught:
-            Query(nats_server, "B", **given)
+            Query(nats_server, given.pop("stream", "B"), **given)
         assert text in str(caught.value)
 
     @pytest.mark.parametrize(

@@ -82,6 +82,10 @@ TEXTS = [
         "option startingTimestamp is '2026-11-31T00:00:00Z', which is no time: " + TIME,
     ),
     (
+        reading(startingTimestamp="2026-11-29T10:40.5Z"),
+        "option startingTimestamp is '2026-11-29T10:40.5Z': " + TIME,
+    ),
+    (
         reading(startingTimestamp="0026-11-30T00:00:00Z"),
         "option startingTimestamp is '0026-11-30T00:00:00Z', which is not from 1970 to 2261: "
         + TIME,

@@ -159,7 +159,7 @@ _LAST: Final = LARGEST // 1_000_000
 """The largest milliseconds since 1970 that a server's nanoseconds can hold."""
 
 _ISO: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,6}))?)?"
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:(?<=:\d\d:\d\d)[.,](\d{1,6}))?)?"
     r"\s?(?:([Zz])|([+-]\d\d):?(\d\d)?)?"
 )
 
@@ -528,12 +528,14 @@ class ReadOptions:
         """Reject moves to streams that are not read, and of two streams to one."""
         names = [new for _, new in self.moved_streams]
         for old, new in self.moved_streams:
-            if old == new or names.count(new) > 1 or not self.names_stream(new):
+            if old == new or names.count(new) > 1 or "*" in new or not self.names_stream(new):
                 raise OptionError(
                     f"option movedStreams moves {old} to {new}, which is "
                     + (
                         "the same name"
                         if old == new
+                        else "a pattern"
+                        if "*" in new
                         else "not read"
                         if not self.names_stream(new)
                         else "the new name of several streams"
