@@ -480,6 +480,40 @@ class TestPartitions:
         ]
         assert query.read() == [4, 5, 6] * (len(streams) - 1)
 
+    def test_a_stream_that_was_deleted(self, js, earliest, streams, monkeypatch):
+        """With failOnDataLoss=false, a batch is read again without a stream that was deleted."""
+        query = earliest(",".join(stream.name for stream in streams), failOnDataLoss="false")
+        assert query.plan()
+        for stream in streams:
+            extend(js, stream, 3)
+        assert query.plan()
+        before = self.tasks(query)
+        streams[0].delete()
+        again(query)
+        assert self.tasks(query) == [
+            [each for each in task if each[0] != streams[0].name] for task in before
+        ]
+        assert query.read() == [4, 5, 6] * (len(streams) - 1)
+        # A stream that is missing for a moment is read.
+        monkeypatch.setattr(planner, "CATCHING_UP", 30.0)
+        again(query)
+        missing = iter([True, True])
+        ask = query.reader._states.ask
+
+        def ask_in_vain(*given, **more):
+            found = ask(*given, **more)
+            if next(missing, False):
+                del found.streams[streams[1].name]
+            else:
+                monkeypatch.setattr(planner, "CATCHING_UP", 0.0)
+            return found
+
+        query.reader._states.ask = ask_in_vain
+        assert query.read() == [4, 5, 6] * (len(streams) - 1)
+        query.options["failOnDataLoss"] = "true"
+        with pytest.raises(JetStreamSparkError, match="not found"):
+            again(query).read()
+
     def test_a_part_of_a_stream(self, client, js, earliest):
         """Parts whose messages an older backup lacks become shorter or empty."""
         with kept(js, 6) as stream:

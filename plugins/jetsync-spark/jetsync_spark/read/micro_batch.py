@@ -183,6 +183,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         first, last = self._moves.parsed(start), self._moves.parsed(end)
         if planner.needs_states(first, last):
             self._look(last)
+            while planner.waits_for_missing(last, time.monotonic()):
+                time.sleep(CATCH_UP_PAUSE)
+                self._look(last)
         if last.guessed:
             # If this run planned the end, it belongs to the present stream, and would vouch for the
             # start if it were compared first.

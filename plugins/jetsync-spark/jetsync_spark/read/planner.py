@@ -334,6 +334,14 @@ class Planner:
         """
         return not {*start.places, *end.places} <= self._seen.keys()
 
+    def waits_for_missing(self, end: Offset, now: float) -> bool:
+        """
+        Return whether :meth:`parts` should get the states of missing streams again.
+        """
+        # Each stream has its own time limit, which begins now.
+        waits = [self.waits_for(stream, now) for stream in end.places if self._is_gone(stream)]
+        return any(waits)
+
     def parts(self, start: Offset, end: Offset) -> list[TaskRanges]:
         """
         Note that Spark reads a batch, and return what each task reads.
@@ -359,6 +367,9 @@ class Planner:
             if origin is not None and self._moves.is_other(place, origin):
                 self._moves.report(place, origin)
                 ends[what.stream] = 0
+            elif self._is_gone(what.stream):
+                self._report_gone(what.stream)
+                ends[what.stream] = 0
             parts = what.parts or parts_for(
                 len(what), least=options.min_partitions, most_each=options.max_records_per_partition
             )
@@ -368,6 +379,12 @@ class Planner:
             tuple(up_to(each, ends[each.stream]) for each in task if each.start < ends[each.stream])
             for task in group(ranges, end.tasks)
         ]
+
+    def _is_gone(self, stream: str) -> bool:
+        """Return whether the query continues without a stream. Else its task asks for it again."""
+        options = self._options
+        is_wanted = options.names_stream(stream) and stream not in self._seen
+        return is_wanted and options.fail_on_data_loss is False
 
     def _checked_guess(self, first: Offset, last: Offset) -> Offset:
         """
