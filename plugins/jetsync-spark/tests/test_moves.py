@@ -261,7 +261,10 @@ class TestRestore:
         old, copy = tmp_path / "old", tmp_path / "copy"
         query = None
         for store, count in ((old, 20), (old, 10), (copy, 15)):
-            with DevServer(store=store) as server, jetsync.connect(server.url) as client:
+            with (
+                DevServer(store=store) as server,
+                jetsync.connect(server.url) as client,
+            ):
                 js = client.jetstream()
                 if query is None:
                     js.create_stream("S", subjects=["S.>"], allow_direct=True)
@@ -279,7 +282,11 @@ class TestRestore:
                     # PySpark 4.0 and 4.1 ask for an end first.
                     with pytest.raises(JetStreamSparkError, match="went back: its message 30 is"):
                         first_ranges(again(query))
-                    for how, begins in (("newer", 21), ("continue", 31), ("restart", 1)):
+                    for how, begins in (
+                        ("newer", 21),
+                        ("continue", 31),
+                        ("restart", 1),
+                    ):
                         again(query, onReplacedStream=how)
                         assert first_ranges(query) == [("S", begins, 36)]
                     again(query, onReplacedStream="newer")
@@ -318,7 +325,10 @@ class TestRestore:
             restore(client, backup)
             assert query.all() == []
             extend(js, one, 5)
-            assert query.all() == [[*range(11, 16)]]
+            assert query.plan()
+            assert query.read() == [*range(11, 16)]
+            extend(js, one, 2)
+            assert query.all() == [[16, 17]]
             assert again(query).all() == []
 
 
@@ -368,16 +378,26 @@ class TestMoves:
             assert query.all() == [[*range(1, 31)]]
             monkeypatch.setattr(planner, "CATCHING_UP", 30.0)
             with kept(js, 0) as copy:
-                again(query, stream=copy.name, movedStreams=json.dumps({stream.name: copy.name}))
+                again(
+                    query,
+                    stream=copy.name,
+                    movedStreams=json.dumps({stream.name: copy.name}),
+                )
                 copy.delete()
                 js.create_stream(
-                    copy.name, mirror=jetsync.StreamSource(stream.name), allow_direct=True
+                    copy.name,
+                    mirror=jetsync.StreamSource(stream.name),
+                    allow_direct=True,
                 )
                 assert query.all() == []
 
     def test_another_cluster(self, js, earliest):
         """A query continues on another cluster, at a mirror with the same name or a backup."""
-        with kept(js, 30) as stream, DevServer() as other, jetsync.connect(other.url) as there:
+        with (
+            kept(js, 30) as stream,
+            DevServer() as other,
+            jetsync.connect(other.url) as there,
+        ):
             query = earliest(stream)
             assert query.all() == [[*range(1, 31)]]
             with jetsync.connect(query.options["servers"]) as here:
@@ -392,7 +412,11 @@ class TestMoves:
         with kept(js, 30) as stream, kept(js, 50) as other:
             query = earliest(stream)
             assert query.all() == [[*range(1, 31)]]
-            again(query, stream=other.name, movedStreams=json.dumps({stream.name: other.name}))
+            again(
+                query,
+                stream=other.name,
+                movedStreams=json.dumps({stream.name: other.name}),
+            )
             with pytest.raises(JetStreamSparkError, match=f"which was {stream.name}.*message 30"):
                 query.plan()
 
@@ -422,7 +446,9 @@ class TestMoves:
             assert query.plan()
             with pytest.raises(JetStreamSparkError, match="each stream continues one stream"):
                 again(
-                    query, stream=other.name, movedStreams=json.dumps({one.name: other.name})
+                    query,
+                    stream=other.name,
+                    movedStreams=json.dumps({one.name: other.name}),
                 ).plan()
 
 
@@ -514,6 +540,20 @@ class TestPartitions:
         with pytest.raises(JetStreamSparkError, match="not found"):
             again(query).read()
 
+    def test_a_stream_that_is_replaced_before_it_is_read(self, js, earliest, streams):
+        """Its task fails. With failOnDataLoss=false, it reads its other streams."""
+        name = ",".join(stream.name for stream in streams)
+        strict, lenient = earliest(name), earliest(name, failOnDataLoss="false")
+        planned = [(query.reader, query.plan(), query.parts()) for query in (strict, lenient)]
+        remake(js, streams[0], 3)
+        (reader, _, parts), (spared, _, others) = planned
+        with pytest.raises(JetStreamSparkError, match=f"created again.*{streams[0].name}"):
+            list(reader.read(parts[0]))
+        found = [
+            rows.column("sequence").to_pylist() for each in others for rows in spared.read(each)
+        ]
+        assert found == [[1, 2, 3]] * (len(streams) - 1)
+
     def test_a_part_of_a_stream(self, client, js, earliest):
         """Parts whose messages an older backup lacks become shorter or empty."""
         with kept(js, 6) as stream:
@@ -549,7 +589,10 @@ class TestPositions:
             assert query.plan(Rows(20))
             assert query.ends[-1]["last"] == [30, time]
             assert query.plan()
-            assert query.ends[-1]["last"] == [40, stream.get_message(40).timestamp.isoformat()]
+            assert query.ends[-1]["last"] == [
+                40,
+                stream.get_message(40).timestamp.isoformat(),
+            ]
 
     def test_requests(self, client, js, earliest):
         """Positions cost no request, and a stream that was replaced costs one."""
@@ -653,10 +696,19 @@ class TestOptions:
             ({"movedStreams": '{"A": 5}'}, "the present name"),
             ({"movedStreams": '{"A": "C"}'}, "moves A to C, which is not read"),
             ({"movedStreams": '{"B": "B"}'}, "the same name"),
-            ({"stream": "B*", "movedStreams": '{"A": "B*"}'}, "moves A to B*, which is a pattern"),
-            ({"movedStreams": '{"A": "B", "C": "B"}'}, "the new name of several streams"),
+            (
+                {"stream": "B*", "movedStreams": '{"A": "B*"}'},
+                "moves A to B*, which is a pattern",
+            ),
+            (
+                {"movedStreams": '{"A": "B", "C": "B"}'},
+                "the new name of several streams",
+            ),
             ({"onReplacedStream": "resume"}, "fail or newer or continue or restart"),
-            ({"consumer": "x", "onReplacedStream": "continue"}, "does not apply to a query with"),
+            (
+                {"consumer": "x", "onReplacedStream": "continue"},
+                "does not apply to a query with",
+            ),
         ],
     )
     def test_what_is_refused(self, nats_server, given, text):

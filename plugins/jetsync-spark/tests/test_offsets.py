@@ -93,6 +93,7 @@ class TestJson:
             {"v": 3, "stream": "S", "created": "then", "seq": 5, "from": 1},
             {"v": 4, "streams": {"S": {"created": "then", "seq": 5, "from": 1}}},
             {"v": 4, "streams": {"S": {"created": "then", "seq": 5, "from": 1}}, "tasks": 5},
+            {"v": 5, "streams": {"S": {"created": "then", "seq": 5, "from": 1}}, "tasks": [1]},
             {"v": 1, "stream": "S", "created": "then", "seq": 5},
             {"v": 1, "stream": "S", "created": "then", "seq": None, "from": 1},
             {"v": 2, "streams": {"S": {"created": "then", "seq": 5}}},

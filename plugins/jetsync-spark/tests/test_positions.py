@@ -2,11 +2,13 @@
 Whether a stream continues the sequences of a position, without Spark, a server or a clock.
 """
 
+import attrs
 import pytest
 from test_planner import Query, state, stored
 
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read import planner as planning
+from jetsync_spark.read.offsets import Offset, Place
 from jetsync_spark.read.planning import AGAIN, Look
 
 
@@ -40,6 +42,19 @@ class TestMoves:
         query.at = query.moves.placed(query.at)
         return {stream: place.next for stream, place in query.at.places.items()}
 
+    @pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])
+    def test_an_old_checkpoint_while_the_leader_lags(self, options):
+        """A position without a message waits for a stream that lags, too."""
+        query = Query(**options)
+        query.at = Offset({"S": Place("then", 11, 1)})
+        for last in (8, 10):
+            query.saw(state(last=last))
+            assert doubts(query) == ()
+            query.at = query.moves.placed(query.at)
+            assert query.step() is None
+            query.now += 1.0
+        assert query.plan(state(last=12)) == [("S", 11, 13)]
+
     def test_the_message_of_a_position(self, query):
         """A position has the first message at or after it that was the last one of the stream."""
         assert query.plan(state(last=10), most=4) == [("S", 1, 5)]
@@ -54,6 +69,14 @@ class TestMoves:
         query = Query("A,B")
         query.begin(state("A"), state("B"), A=11)
         query.plan(state("A"), state("B", last=12))
+        assert query.at.places["A"].last == stored(10)
+
+    def test_a_stream_that_lags(self):
+        """A stream that lags keeps its message, as its last one now is before the position."""
+        query = Query("A,B")
+        query.begin(state("A"), state("B"))
+        query.plan(state("A"), state("B"))
+        assert query.plan(state("A", last=8), state("B", last=12)) == [("B", 11, 13)]
         assert query.at.places["A"].last == stored(10)
 
     def test_the_same_last_message(self, query):
@@ -71,7 +94,10 @@ class TestMoves:
         query.saw(now)
         (about,) = doubts(query)
         assert (about.stream, about.last) == ("S", stored(10))
-        assert self.placed(query, now, time="at 10") == {"S": 11}
+        query.moves.compared(about, "at 10", None)
+        # Until there is a batch, Spark gives the old position again.
+        assert doubts(query) == ()
+        assert self.placed(query, now) == {"S": 11}
         assert query.plan(now) == [("S", 11, 16)]
 
     def test_another_message(self, query):
@@ -112,6 +138,27 @@ class TestMoves:
         self.placed(query, now, time="at noon", newer=newer)
         assert query.plan(now) == ([("S", begins, last + 1)] if begins <= last else None)
 
+    def test_a_stream_that_ends_before_the_position(self):
+        """If the same stream does not catch up in time, the choice applies, too."""
+        query = Query(onReplacedStream="newer")
+        query.begin(state())
+        query.plan(state())
+        now = state(last=7)
+        assert self.placed(query, now) == {"S": 11}
+        query.now += planning.CATCHING_UP
+        assert self.placed(query, now, newer=8) == {"S": 8}
+        assert query.plan(state(last=9)) == [("S", 8, 10)]
+
+    def test_a_message_of_the_stream_before(self):
+        """A position in another stream has a message of this one."""
+        query = Query(onReplacedStream="restart")
+        query.begin(state())
+        assert query.plan(state(), most=4) == [("S", 1, 5)]
+        now = state(created="now", last=30)
+        self.placed(query, now, time="at noon")
+        assert query.plan(now, most=4) == [("S", 1, 5)]
+        assert query.at.places["S"].last == stored(30)
+
     def test_before_the_first_message(self):
         """A query that has read nothing of a stream reads the next one from its first message."""
         query = Query()
@@ -120,6 +167,17 @@ class TestMoves:
         assert doubts(query) == ()
         assert self.placed(query, state(created="now", last=5)) == {"S": 1}
         assert query.plan(state(created="now", last=5)) == [("S", 1, 6)]
+
+    def test_a_stream_that_went_back_to_another_last_message(self, query):
+        """A stream that ends where it did before, with another message, is compared again."""
+        query.plan(state(), most=4)
+        now = state(last=12)
+        assert self.placed(query, now, time="at 10") == {"S": 5}
+        query.saw(now)
+        assert doubts(query) == ()
+        query.saw(attrs.evolve(now, last=stored(12, " again")))
+        (about,) = doubts(query)
+        assert about.last == stored(10)
 
     def test_a_stream_that_went_back_while_it_was_read(self, query):
         """A stream that ends earlier than before is compared again, once it has caught up."""

@@ -358,7 +358,7 @@ class Planner:
             start, end = self._moves.placed(start), present
             if not start.initial:
                 start = self._checked_guess(start, end)
-        self._reached = not_before(start, end) if end.guessed else present
+        self._reached = not_before(start, end) if end.guessed else end
         ranges: list[Range] = []
         ends: dict[str, int] = {}
         for what in spans(start, end):
