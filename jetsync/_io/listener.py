@@ -48,6 +48,6 @@ class Listener:
             self._box.lost(lane.lost_epoch)
         return epoch
 
-    def end(self, *, grace: float = 0.0) -> None:
+    def end(self, *, grace: float = 0.0, is_urgent: bool = False) -> None:
         """Unsubscribe, as :meth:`Subscriptions.unsubscribe` does."""
-        self._lane.subscriptions.unsubscribe(self.sid, grace=grace)
+        self._lane.subscriptions.unsubscribe(self.sid, grace=grace, is_urgent=is_urgent)

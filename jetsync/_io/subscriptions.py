@@ -100,13 +100,15 @@ class Subscriptions:
         sid: bytes,
         *,
         grace: float = 0.0,
+        is_urgent: bool = False,
         is_ending: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
         """
         Unsubscribe; any thread. Never waits and never fails.
 
         Frames in flight reach the mailbox for *grace* seconds more. After that, they count as
-        strays.
+        strays. Without a grace, the server may send more frames for some milliseconds, unless this
+        *is_urgent* because they would be lost.
         """
         if is_ending():
             # At its end, the interpreter empties modules, but not the default of an argument.
@@ -115,9 +117,8 @@ class Subscriptions:
         self._lines.pop(sid, None)
         # The rest comes last, so that after Ctrl-C a repeated call does it.
         if sid in self.boxes:
-            # Without a grace, no message is awaited. A wake-up of the loop for this line alone took
-            # a sixth of the CPU of `KeyValue.keys`.
-            self._outbox.post_nowait(frames.unsub(sid), is_urgent=bool(grace))
+            # A wake-up of the loop for this line alone took a sixth of the CPU of `KeyValue.keys`.
+            self._outbox.post_nowait(frames.unsub(sid), is_urgent=is_urgent or bool(grace))
             if grace and self._outbox.can_send:
                 self._later(grace, self._forget, sid)
             else:

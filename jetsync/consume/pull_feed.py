@@ -86,7 +86,8 @@ class PullFeed(Feed[Pulling]):
             if target.wants_acks:
                 abandon(box, self._listener, unused, functools.partial(give_back, self.lane))
             else:
-                self._listener.end()
+                # No message is redelivered. An ordered read gets the next ones from its place.
+                self._listener.end(is_urgent=engine.order is None)
             self.pulls.clear()
         else:
             if unused:

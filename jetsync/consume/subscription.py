@@ -306,7 +306,8 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self._dropped.detach()
-            self._listener.end()
+            # The other members of a queue group get the next messages.
+            self._listener.end(is_urgent=True)
             self._box.fail(errors.HandleClosedError("subscription"))
             self._lane.reader.wake_reader()
             self._on_close(self)
@@ -338,7 +339,7 @@ class Subscription:
 def _unsubscribe(lane: Lane, listener: Listener) -> bool:
     """Return whether a dropped subscription was open; never waits."""
     is_open = lane.outbox.reason is None
-    listener.end()
+    listener.end(is_urgent=True)
     return is_open
 
 

@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from jetsync._proto.fetch import FetchEngine
+from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull import NO_PRIORITIES, PullRequest
 from jetsync.consume.feed import SIFTED_FRAMES
@@ -24,6 +25,7 @@ class StubLane:
         self.subscriptions = self
         self.written = []
         self.posted = []
+        self.urgent_ends = []
 
     def new_sid(self):
         return b"7"
@@ -31,8 +33,8 @@ class StubLane:
     def listen(self, sid, box, queue, owner):
         return b"SUB %b  %b\r\n" % (box.interest, sid)
 
-    def unsubscribe(self, sid, *, grace):
-        pass
+    def unsubscribe(self, sid, *, grace, is_urgent):
+        self.urgent_ends.append(is_urgent)
 
     def post_nowait(self, block, *, keep):
         self.posted.append(block)
@@ -120,6 +122,20 @@ def test_a_feed_that_has_given_up_a_pull_is_not_used_again(target, wants_acks):
             feed.end(closing=True)
         feed.return_to_pool()
         assert target.pool == []
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_no_message_goes_to_a_pull_that_was_given_up(context, target, is_ordered):
+    """Without acks, the server would not redeliver it. An ordered read would find it missing."""
+    request = PullRequest(max_messages=1, expires=1.0)
+    target.wants_acks = False
+    feed = begun(target, request)
+    if is_ordered:
+        feed.engine.order = OrderedCursor({}, "c")
+    assert feed.pull(request)
+    feed.engine.drain()
+    feed.end(closing=True)
+    assert context.lane.urgent_ends == [not is_ordered]
 
 
 def test_the_last_one_may_be_gone(target):

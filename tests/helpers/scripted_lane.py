@@ -101,7 +101,7 @@ class ScriptedLane:
     def interrupt(self, box):
         box.interrupt()
 
-    def unsubscribe(self, sid, grace):
+    def unsubscribe(self, sid, grace, is_urgent):
         self.box = None
 
     # The server's side.

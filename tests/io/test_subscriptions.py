@@ -47,12 +47,12 @@ class TestThreads:
 
 
 class TestUnsubscribe:
-    @pytest.mark.parametrize("grace", [0.0, 60.0])
-    def test_wakes_the_loop_only_if_messages_are_awaited(self, rig, grace):
-        """Only if messages are still awaited, the server has to stop them at once."""
+    @pytest.mark.parametrize(("grace", "is_urgent"), [(0.0, False), (0.0, True), (60.0, False)])
+    def test_wakes_the_loop_only_if_messages_matter(self, rig, grace, is_urgent):
+        """The server has to stop only those messages at once that are awaited or would be lost."""
         rig.stall()
-        Listener(rig.lane, Mailbox(b"a")).end(grace=grace)
-        assert rig.lane.outbox.flush_soon.due is bool(grace)
+        Listener(rig.lane, Mailbox(b"a")).end(grace=grace, is_urgent=is_urgent)
+        assert rig.lane.outbox.flush_soon.due is bool(grace or is_urgent)
 
 
 class TestIds:

@@ -376,6 +376,22 @@ class TestSubscribe:
             assert taken == collections.Counter(b"%d" % number for number in range(200))
             members[0].close()
 
+    @pytest.mark.parametrize("is_dropped", [False, True])
+    @pytest.mark.filterwarnings("ignore:.*dropped:ResourceWarning")
+    def test_a_queue_group_member_leaves_at_once(self, client, unique, monkeypatch, is_dropped):
+        """
+        The server learns at once that a member was closed or dropped, for the sake of the others.
+        """
+        posted = []
+        outbox = connection_of(client).lane.outbox
+        member = client.subscribe(unique, queue="q")
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox, "post_nowait", lambda block, **how: posted.append((block, how)))
+            if not is_dropped:
+                member.close()
+            del member
+        assert [(block[:5], how) for block, how in posted] == [(b"UNSUB", {"is_urgent": True})]
+
     def test_without_echo_own_messages_do_not_come_back(self, nats_server, client, unique):
         """
         With echo=False, a client gets only messages of other clients.
