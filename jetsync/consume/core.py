@@ -572,7 +572,7 @@ class ConsumptionCore:
         elif self.closing and self.buffer:
             self.target.give_back(engine.take_all())
         self.low[0] = engine.low_mark()
-        if not self.is_open and not self.buffer and self.lost is None:
+        if not (self.is_open or self.buffer or self.taken) and self.lost is None:
             self._end(self.fault)
 
     def _end(self, error: BaseException | None) -> None:

@@ -350,6 +350,31 @@ class TestReset:
 
 
 class TestEnd:
+    @pytest.mark.parametrize("end", ["drain", "stop_after"])
+    def test_not_before_an_interrupted_call_is_repeated(self, js, stream, ordered, end):
+        """
+        If Ctrl-C interrupts the call that takes the last message, the next call returns it.
+        """
+
+        def interrupted(_):
+            raise KeyboardInterrupt
+
+        fill(js, stream, 2)
+        messages = ordered.consume(stop_after=None if end == "drain" else 2)
+        if end == "drain":
+            eventually(lambda: messages._core.refill() and len(messages._core.buffer) == 2)
+            messages.drain()
+        assert take(messages, 1) == [0]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(messages._core, "make_taken", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                messages.next(timeout=20)
+        assert not messages.closed
+        assert not messages.wait(timeout=0)
+        assert take(messages, 1) == [1]
+        assert messages.closed
+        assert messages.wait(timeout=20)
+
     def test_the_stream_is_missing(self, js, stream):
         """
         Starting raises an error while the stream is missing, and a reader without a position, or a
