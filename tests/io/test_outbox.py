@@ -160,6 +160,9 @@ class TestWrite:
         idle.lane.write(first, soon())
         with pytest.raises(DisconnectedError, match=r"does not accept more data within 0\.02 s"):
             idle.lane.write(b"2222", soon(0.02))
+        with pytest.raises(DisconnectedError, match=r"does not accept more data within 0\.01 s"):
+            idle.lane.outbox.wait_open(soon(0.01))
+        assert not idle.lane.outbox._changed._signals
         reading = Background(idle.receive, len(first) + 3)
         idle.lane.write(b"333", soon())
         assert reading.get() == first + b"333"
@@ -173,6 +176,8 @@ class TestWrite:
         assert caught.value.timeout == 0.03
         with pytest.raises(DisconnectedError):
             idle.lane.post(b"early", 0.01)
+        with pytest.raises(DisconnectedError):
+            idle.lane.outbox.wait_open(soon(0.01))
         idle.connect()
         idle.lane.write(b"late", soon())
         assert idle.receive(4) == b"late"
@@ -544,6 +549,21 @@ class TestPost:
         with pytest.raises(ConnectionClosedError):
             rig.lane.post(b"PUB a  1\r\nx\r\n", LONG)
         assert not outbox.collected
+
+    def test_a_post_that_was_sent_before_the_client_closes(self, rig, monkeypatch):
+        """If another thread sends the block before the client closes, it is not sent again."""
+        outbox = rig.lane.outbox
+        post = outbox._post
+
+        def sent_early(*arguments):
+            post(*arguments)
+            outbox.flush_posted()
+            rig.lane.begin_close(ConnectionClosedError())
+
+        monkeypatch.setattr(outbox, "_post", sent_early)
+        assert rig.lane.post(b"x", LONG, while_closing=True) == rig.lane.epoch
+        assert rig.receive(1) == b"x"
+        assert rig.nothing_more()
 
     def test_a_post_waits_for_a_connection(self, idle):
         """A post waits for a connection, like a write."""
