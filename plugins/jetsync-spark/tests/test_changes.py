@@ -3,6 +3,7 @@ Rows that change a key-value bucket, without Spark.
 """
 
 import threading
+import time
 
 import attrs
 import pyarrow as pa
@@ -505,6 +506,59 @@ class TestWriting:
         assert published == [[b"2", b"3"]] * 2
         assert (written.stored, written.invalid) == (1, 1)
         assert bytes(bucket.get("a").value) == b"2"
+
+    def test_a_plugin_that_retries_keeps_the_order(self, js, nats_server, unique, monkeypatch):
+        """
+        It sends a change again when later ones are stored, so these wait for the ack of the change.
+        """
+        js.create_key_value(unique)
+        real = jetsync.JetStream.publish_many
+        back = threading.Event()
+
+        class Later:
+            @jetsync.hookimpl
+            def jetsync_retry(self, operation, error, attempt):
+                if attempt == 2 and not back.is_set():
+                    js.create_key_value(unique)
+                    back.set()
+                return 0.1
+
+            def __eq__(self, other):
+                return type(other) is Later
+
+            def __hash__(self):
+                return 1
+
+        def in_blocks(messages):
+            """The stream is back when several blocks were sent."""
+            for number, message in enumerate(messages):
+                if number == 1500 and not back.is_set():
+                    time.sleep(0.05)
+                    js.create_key_value(unique)
+                    back.set()
+                yield message
+
+        monkeypatch.setattr(
+            jetsync.JetStream,
+            "publish_many",
+            lambda context, messages, **options: real(context, in_blocks(messages), **options),
+        )
+        options = jetsync.ConnectOptions(servers=nats_server.url, plugins=[Later()])
+        plan = make_plan(
+            options, WriteOptions(bucket=unique), columns_of(None, constant=True, bucket=unique)
+        )
+        js.delete_key_value(unique)
+        try:
+            with in_task():
+                changes = [(f"$KV.{unique}.k{n % 100}", b"%d" % n) for n in range(2500)]
+                writing.write_messages(plan, iter(changes))
+
+            assert table(js.key_value(unique)) == {
+                f"k{n % 100}": b"%d" % n for n in range(2400, 2500)
+            }
+        finally:
+            forget(options)
+            js.delete_key_value(unique)
 
 
 class TestExactlyOnce:

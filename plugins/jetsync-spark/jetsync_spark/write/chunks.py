@@ -26,11 +26,15 @@ class Chunks:
         source: The messages.
         of_keys: Whether they are changes of a bucket. A chunk then ends before a change that cannot
             follow an earlier one of its key in an atomic batch.
+        each_key_once: Whether a chunk ends before any second change of a key.
     """
 
-    def __init__(self, source: Iterator[Any], *, of_keys: bool = False) -> None:
+    def __init__(
+        self, source: Iterator[Any], *, of_keys: bool = False, each_key_once: bool = False
+    ) -> None:
         self._source = source
-        self._of_keys = of_keys
+        self._of_keys = of_keys or each_key_once
+        self._each_key_once = each_key_once
         self._held: list[Any] = []
         self.taken = 0
         """The number of messages returned so far."""
@@ -50,7 +54,7 @@ class Chunks:
                 size += _size(message)
             if subjects is not None:
                 subject = subject_of(message)
-                if subject in subjects and waits_for_key(message):
+                if subject in subjects and (self._each_key_once or waits_for_key(message)):
                     size = limit + 1
                 subjects.add(subject)
             if size > limit and chunk:

@@ -263,7 +263,9 @@ class _Job:
 
     def _in_order(self, source: Iterator[Any]) -> None:
         """Publish changes of a bucket, so that those of a key keep their order."""
-        chunks, more = Chunks(source), True
+        # A plugin that retries a message sends it after later ones of the same call.
+        retries = any("jetsync_retry" in plugin.hooks for plugin in self._client.plugins)
+        chunks, more = Chunks(source, each_key_once=retries), True
         while more:
             # Waiting for the outcome of a part takes one round trip in thousands of rows.
             part, more = chunks.take(self._options.max_in_flight)
