@@ -16,6 +16,7 @@ import pytest
 from children import end, start
 from invalid_rows import (
     REASON,
+    Picky,
     Row,
     Strict,
     good_and_bad,
@@ -40,6 +41,44 @@ from jetsync_spark.write.plan import columns_of
 
 
 class TestDeadLetters:
+    def test_a_plugin_changes_its_mind(self, nats_server, target):
+        """A chunk of which rows are refused twice still names the right rows."""
+        seen = []
+
+        class Stricter(Picky):
+            @jetsync.hookimpl
+            def jetsync_prepare_message(self, message):
+                if REASON in (message.headers or {}):
+                    return
+                seen.append(message.data)
+                # The first attempt ends at the bad row, and then each row is checked.
+                if message.data == b"bad" or (
+                    message.data == b"later" and seen.count(b"later") > 1
+                ):
+                    raise ValueError("bad payload")
+
+        plan = planning.make_plan(
+            jetsync.ConnectOptions(servers=nats_server.url, plugins=[Stricter()]),
+            WriteOptions(
+                stream=target.name,
+                mode="atomic",
+                on_invalid_row="deadLetter",
+                dead_letter_subject=f"{target.name}.dead",
+            ),
+            Columns(),
+        )
+        payloads = [b"%d" % n for n in range(10)]
+        payloads[3], payloads[7] = b"bad", b"later"
+        try:
+            written = run(plan, [(f"{target.name}.a", each) for each in payloads])
+        finally:
+            forget(plan.settings)
+
+        assert (written.stored, written.invalid) == (8, 2)
+        letters = target.scan(subject=f"{target.name}.dead")
+        found = {bytes(each.data): each.headers["Jetsync-Dead-Letter-Row"] for each in letters}
+        assert found == {b"bad": "3", b"later": "7"}
+
     def test_in_another_stream(self, js, nats_server, target, unique):
         """In modes without exactly once, any stream may have the dead letters."""
         other = js.create_stream(f"{unique}-DEAD", subjects=[f"dead.{unique}"], allow_direct=True)

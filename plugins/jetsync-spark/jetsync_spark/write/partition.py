@@ -455,6 +455,7 @@ class _Job:
     def _store_chunk(self, chunk: list[Any], first: int) -> None:
         """Publish an atomic chunk. *first* is the place of its first message."""
         end = self._taken
+        places: Sequence[int] = range(first, end)
         while chunk:
             try:
                 ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
@@ -462,7 +463,7 @@ class _Job:
                 if self._retry.wait_after(error):
                     continue
                 if self._invalid is not None and is_fault(error):
-                    chunk = self._without_faults(chunk, first, error)
+                    chunk, places = self._without_faults(chunk, places, error)
                     self._limit_letters()
                     continue
                 raise explain(
@@ -477,9 +478,9 @@ class _Job:
             return
 
     def _without_faults(
-        self, chunk: list[Any], first: int, error: jetsync.JetSyncError
-    ) -> list[Any]:
-        """Reject the messages for which a chunk was refused, and return the others."""
+        self, chunk: list[Any], places: Sequence[int], error: jetsync.JetSyncError
+    ) -> tuple[list[Any], Sequence[int]]:
+        """Reject the messages for which a chunk was refused. Return the others and their places."""
         assert self._invalid is not None
         timeout = self._options.ack_timeout
         faults = Retry(self._options.retry_timeout).call(
@@ -488,10 +489,11 @@ class _Job:
         if not faults:
             # The server refuses what the client accepts.
             raise error
-        for place, fault in faults.items():
-            row = self._invalid.row_of(first + place)
-            self._letters += self._invalid.reject(row, chunk[place], fault)
-        return [message for place, message in enumerate(chunk) if place not in faults]
+        for number, fault in faults.items():
+            row = self._invalid.row_of(places[number])
+            self._letters += self._invalid.reject(row, chunk[number], fault)
+        left = [number for number in range(len(chunk)) if number not in faults]
+        return [chunk[number] for number in left], [places[number] for number in left]
 
     def _refuse_ids(self, chunk: list[Any], first: int) -> None:
         """
