@@ -27,7 +27,7 @@ from jetsync_spark.write import plan as planning
 from jetsync_spark.write.columns import Columns
 from jetsync_spark.write.commit_check import check_layout
 from jetsync_spark.write.options import WriteOptions
-from jetsync_spark.write.plan import make_plan
+from jetsync_spark.write.plan import columns_of, make_plan
 
 SOON = 10.0
 """Seconds in which a call fails that does not wait for ``retryTimeoutMs``, also when it is slow."""
@@ -215,8 +215,21 @@ def phases(server, given):
         options = {"servers": server.url, "stream": "S"}
         return lambda: getattr(writers, kind)(options, schema, overwrite=False)
 
+    rows, of_bucket = rows_of("S", 10), given.startswith("bucket ")
+    if of_bucket:
+        rows = [(f"$KV.b.k{number}", data) for number, (_, data) in enumerate(rows)]
+
+    def planned_of_bucket(**options):
+        return make_plan(
+            ConnectSettings(servers=server.url),
+            WriteOptions(bucket="b", retry_timeout=20.0, **options),
+            columns_of(None, constant=True, bucket="b"),
+        )
+
+    if of_bucket:
+        planned = planned_of_bucket
     once = planned(mode="exactlyonce")
-    run(once, rows_of("S", 10))
+    run(once, rows)
     made = {
         "BatchWriter": writer("BatchWriter") if given == "BatchWriter" else None,
         "StreamWriter": writer("StreamWriter") if given == "StreamWriter" else None,
@@ -226,14 +239,25 @@ def phases(server, given):
         "commit": lambda: check_layout(once, Task(query="q", batch=0), 1, has_rows=True),
     }
     for name, options in TASKS.items():
-        plan = planned(**options)
-        made[name] = lambda plan=plan: run(plan, rows_of("S", 10), batch=1)
-    return made[given]
+        if not (of_bucket and name == "fast"):
+            plan = planned(**options)
+            made[name] = lambda plan=plan: run(plan, rows, batch=1)
+    return made[given.removeprefix("bucket ")]
 
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    "phase", ["BatchWriter", "StreamWriter", "plan", "sink", "partitions", "commit", *TASKS]
+    "phase",
+    [
+        "BatchWriter",
+        "StreamWriter",
+        "plan",
+        "sink",
+        "partitions",
+        "commit",
+        *TASKS,
+        *(f"bucket {name}" for name in ("plan", "partitions", "commit", *TASKS) if name != "fast"),
+    ],
 )
 def test_a_write_waits_for_servers(monkeypatch, phase):
     """
@@ -247,6 +271,7 @@ def test_a_write_waits_for_servers(monkeypatch, phase):
             allow_batched=True,
             allow_direct=True,
         )
+        client.jetstream().create_key_value("b", atomic=True)
         call = phases(server, phase)
         monkeypatch.setattr(clients, "PING_TIMEOUT", 0.1)
         server.kill()
