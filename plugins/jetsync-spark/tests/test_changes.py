@@ -377,6 +377,8 @@ class TestWriting:
 
         said = f"row 1 of partition 0: key 'a' has revision {now}, and the row expects {now - 1}"
         assert said in str(caught.value)
+        policies = "skip or deadLetter" if mode == "atleastonce" else "skip"
+        assert str(caught.value).endswith(f"; or set onInvalidRow to {policies}")
         assert caught.value.column == "expected_revision"
         assert bytes(bucket.get("a").value) == b"2"
 
@@ -576,7 +578,7 @@ class TestExactlyOnce:
         assert bucket.stream.info().state.last_seq == before
 
         write(again(late), [change("k0", b"newer")], batch=1)
-        with pytest.raises(OvertakenError):
+        with pytest.raises(OvertakenError, match="or another writeId, which writes the rows again"):
             write(again(late), rows)
         assert bytes(bucket.get("k0").value) == b"newer"
         assert sorted(set(bucket.keys()) - set(table(bucket))) == ["_ledger.q.0"]

@@ -240,6 +240,16 @@ TEXTS = [
         ),
     ),
     (sink(chunk_size=1), "chunk_size is 1: give a number from 2 to 1000"),
+    (
+        lambda: jetsync_spark.JetStreamSink(
+            jetsync.ConnectOptions(servers="nats://127.0.0.1:1", jetstream_domain="hub"),
+            bucket="b",
+        ).write([]),
+        (
+            "rows cannot be written to a bucket of another JetStream domain or account: connect "
+            "to a server of that domain or account, without jetstream_domain and jetstream_prefix"
+        ),
+    ),
 ]
 
 

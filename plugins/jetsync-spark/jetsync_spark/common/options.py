@@ -117,6 +117,8 @@ _OF_PROGRAMS: Final = {
     "passwordEnv": "password",
     "tokenEnv": "token",
     "nkeySeedFile": "nkey_seed",
+    "jetstreamDomain": "jetstream_domain",
+    "jetstreamPrefix": "jetstream_prefix",
     "requestTimeoutMs": "request_timeout",
     "retryTimeoutMs": "retry_timeout",
     "ackTimeoutMs": "ack_timeout",

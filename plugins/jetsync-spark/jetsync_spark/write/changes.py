@@ -171,10 +171,21 @@ def conflict_text(message: jetsync.OutboundMessage, revision: int) -> str:
 
 
 def conflict_error(
-    message: jetsync.OutboundMessage, revision: int, partition: int, row: int
+    message: jetsync.OutboundMessage,
+    revision: int,
+    partition: int,
+    row: int,
+    policies: str = "skip or deadLetter",
 ) -> RowError:
     """
     Return the error of a row whose change was refused.
+
+    Args:
+        message: The change.
+        revision: The revision that its key has.
+        partition: The number of the partition.
+        row: The number of the row.
+        policies: The other values that the option ``onInvalidRow`` may have.
     """
     return RowError(
         conflict_text(message, revision),
@@ -182,7 +193,7 @@ def conflict_error(
         row=row,
         column=OF_BUCKETS["expected_sequence"],
         cure="read the bucket again, and compute the row from the revision that the key has now; "
-        "or set onInvalidRow to skip or deadLetter",
+        f"or set onInvalidRow to {policies}",
     )
 
 

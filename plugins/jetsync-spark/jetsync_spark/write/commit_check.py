@@ -211,6 +211,6 @@ def _other_layout(entry: LedgerEntry, partitions: int, stream: str, subject: str
         stream=stream,
         subject=subject,
         cure="check for duplicate rows; a run with the first number of partitions may be rejected "
-        "too, and then only another ledgerSubject works, which writes these rows again; "
+        "too, and then only another writeId works, which writes these rows again; "
         "exactly_once rejects such a run before it stores a row",
     )

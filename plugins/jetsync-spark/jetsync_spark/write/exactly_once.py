@@ -276,7 +276,9 @@ class ExactlyOnce:
             if why is Conflict.NONE:
                 kept.append(message)
             elif self._invalid is None:
-                raise conflict_error(message, revision, partition, first + place) from error
+                raise conflict_error(
+                    message, revision, partition, first + place, policies="skip"
+                ) from error
             else:
                 row = self._invalid.row_of(first + place)
                 reason = ValueError(conflict_text(message, revision))

@@ -131,7 +131,7 @@ def _read(stream: jetsync.Stream, subject: str) -> tuple[tuple[int, int] | None,
             "the last plan of the ledger was not written by jetsync-spark",
             stream=stream.name,
             subject=subject,
-            cure="set another ledgerSubject, or update jetsync-spark",
+            cure="set another writeId, or update jetsync-spark",
         ) from None
 
 
@@ -146,7 +146,7 @@ def _compare(
             stream=stream,
             subject=subject,
             cure="if an older checkpoint was restored, use the newest one, or another "
-            "ledger_subject, which writes the rows again; else stop the other driver",
+            "writeId, which writes the rows again; else stop the other driver",
         )
     raise LayoutError(
         f"micro-batch {mine[0]} of {key} has {mine[1]} partitions, but its first run had "

@@ -132,7 +132,7 @@ class LedgerEntry:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             what = "the last message of the ledger was not written by jetsync-spark"
         raise JetStreamSparkError(
-            what, subject=subject, cure="set another ledgerSubject, or update jetsync-spark"
+            what, subject=subject, cure="set another writeId, or update jetsync-spark"
         )
 
 
@@ -244,8 +244,8 @@ class Ledger:
                 subject=self.subject,
                 err_code=10071,
                 cure="if Spark has abandoned this task, there is nothing to do; if an older "
-                "checkpoint was restored, use the newest one, or another ledgerSubject, which "
-                "writes the rows again",
+                "checkpoint was restored, use the newest one, or another writeId, which writes "
+                "the rows again",
             )
         if entry.batch == batch:
             return entry.rows
@@ -255,7 +255,7 @@ class Ledger:
                 f"partition {entry.partition} that its replay wrote from other partitions",
                 stream=self._name,
                 subject=self.subject,
-                cure="check for duplicate rows, then use a new checkpoint or another ledgerSubject",
+                cure="check for duplicate rows, then use a new checkpoint or another writeId",
             )
         return 0
 
