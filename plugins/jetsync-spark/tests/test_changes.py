@@ -449,6 +449,13 @@ class TestWriting:
         finally:
             js.delete_key_value(unique)
 
+    def test_a_time_to_live_in_a_bucket_with_history(self, bucket, plan):
+        """
+        The plan tells the tasks whether the bucket has a history.
+        """
+        with pytest.raises(RowError, match="the bucket keeps earlier revisions"):
+            write(plan(), [change("a", b"1", ttl=9)])
+
     def test_parts_are_retried_in_order(self, bucket, plan, monkeypatch):
         """
         If a row of a key is not stored, the later rows of the key are stored again after it.
@@ -508,6 +515,86 @@ class TestWriting:
         assert published == [[b"2", b"3"]] * 2
         assert (written.stored, written.invalid) == (1, 1)
         assert bytes(bucket.get("a").value) == b"2"
+
+    def test_a_delete_is_no_empty_value(self, bucket, plan):
+        """
+        If the key has an empty value, a delete at another revision was not stored.
+        """
+        now = bucket.put("a", b"")
+
+        written = write(plan(on_invalid_row="skip"), [change("a", None, "DEL", expected=now + 1)])
+
+        assert (written.duplicates, written.invalid) == (0, 1)
+        assert "a" in bucket
+
+    def test_the_leader_is_asked_for_a_revision(self, bucket, plan, monkeypatch):
+        """
+        A replica may lag, and then a row that is stored would count as invalid.
+        """
+        asked = []
+        real = jetsync.Stream.get_last
+
+        def get_last(stream, *args, **options):
+            asked.append(options["direct"])
+            return real(stream, *args, **options)
+
+        monkeypatch.setattr(jetsync.Stream, "get_last", get_last)
+        write(plan(on_invalid_row="skip"), [change("a", b"1", expected=9)])
+
+        assert asked == [False]
+
+    def test_a_rejected_row_is_not_published_again(self, bucket, plan, monkeypatch):
+        """
+        An earlier row of its key is published again, and so are the later ones.
+        """
+        published = []
+        real = jetsync.JetStream.publish_many
+
+        def refusing(js, messages, **options):
+            published.append([bytes(data) for _, data in messages])
+            if len(published) > 1:
+                return real(js, messages, **options)
+            failures = [
+                jetsync.PublishFailure(n, jetsync.OutboundMessage(*messages[n]), error)
+                for n, error in enumerate(
+                    [
+                        jetsync.NoStreamResponseError(messages[0][0]),
+                        jetsync.InvalidArgumentError("refused", argument="data"),
+                    ]
+                )
+            ]
+            report = real(js, messages[2:], **options)
+            raise jetsync.PublishManyError(attrs.evolve(report, failures=failures))
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", refusing)
+        rows = [{"key": "a", "value": b"%d" % n} for n in range(3)]
+
+        written = write(plan(on_invalid_row="skip"), rows)
+
+        assert published == [[b"0", b"1", b"2"], [b"0", b"2"]]
+        assert (written.rows, written.stored, written.invalid) == (3, 2, 1)
+
+    @pytest.mark.parametrize("call", ["stream_of", "compare"])
+    def test_a_revision_is_asked_for_until_the_leader_answers(
+        self, bucket, plan, monkeypatch, call
+    ):
+        """
+        The stream of the bucket is looked up in the same way.
+        """
+        failures = [jetsync.TemporarilyUnavailableError(), jetsync.RequestTimeoutError("x", 1.0)]
+        real = getattr(writing, call)
+
+        def late(*args):
+            if failures:
+                raise failures.pop()
+            return real(*args)
+
+        now = bucket.put("a", b"1")
+        monkeypatch.setattr(writing, call, late)
+
+        written = write(plan(on_invalid_row="skip"), [change("a", b"2", expected=now + 1)])
+
+        assert (written.invalid, failures) == (1, [])
 
     def test_a_plugin_that_retries_keeps_the_order(self, js, nats_server, unique, monkeypatch):
         """
@@ -597,6 +684,37 @@ class TestExactlyOnce:
             js.delete_key_value(name)
 
         assert made.ledgers == (f"$KV.{name}._ledger",)
+
+    def test_a_value_that_another_program_has_written(self, bucket, plan):
+        """
+        The row is not stored, as the ledger says, although the key has its value.
+        """
+        now = bucket.put("a", b"2")
+        rows = [change("a", b"2", expected=now + 1), change("b", b"3")]
+
+        written = write(plan("exactlyonce", on_invalid_row="skip"), rows)
+
+        assert (written.stored, written.invalid) == (1, 1)
+
+    def test_a_refusal_without_a_conflict_is_retried(self, bucket, plan, monkeypatch):
+        """
+        A leader refuses a chunk while it stores another change of one of its keys.
+        """
+        failures = [jetsync.WrongLastSequenceError()] * 2
+        real = jetsync.JetStream.publish_batch
+
+        def busy(js, messages, **options):
+            if failures:
+                raise failures.pop()
+            return real(js, messages, **options)
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_batch", busy)
+        now = bucket.put("a", b"1")
+
+        written = write(plan("exactlyonce"), [change("a", b"2", expected=now)])
+
+        assert (written.stored, failures) == (1, [])
+        assert bytes(bucket.get("a").value) == b"2"
 
     def test_a_replay_does_not_look_at_revisions(self, bucket, plan):
         """

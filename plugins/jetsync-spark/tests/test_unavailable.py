@@ -315,3 +315,23 @@ def test_fast_ingest_begins_again_until_the_stream_has_a_leader(nats_server, tar
     run(plan_for(nats_server, target.name, fast_ingest=True), rows_of(target.name, 20))
 
     assert target.info().state.messages == 20
+
+
+@pytest.mark.live
+def test_fast_ingest_that_has_begun_fails_the_task(nats_server, target, monkeypatch):
+    """
+    The rows that were sent are gone from the source, so only another run can repeat them.
+    """
+    add, calls = jetsync.FastPublisher.add_many, []
+
+    def add_many(self, messages):
+        calls.append(messages)
+        if len(calls) > 1:
+            raise jetsync.NoStreamResponseError("x")
+        return add(self, messages)
+
+    monkeypatch.setattr(jetsync.FastPublisher, "add_many", add_many)
+
+    with pytest.raises(JetStreamSparkError, match="writing partition 0"):
+        run(plan_for(nats_server, target.name, fast_ingest=True), rows_of(target.name, 20))
+    assert len(calls) == 2
