@@ -167,7 +167,7 @@ class TestBatches:
         """
         The error says what to pass.
         """
-        with pytest.raises(OptionError, match="in a batch job set a writeId"):
+        with pytest.raises(OptionError, match="in a batch job set a write_id"):
             jetsync_spark.publish_arrow(rows, options, stream=target.name, mode="exactlyonce")
 
         assert target.info().state.messages == 0
