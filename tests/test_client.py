@@ -77,7 +77,8 @@ class TestImports:
             print(*packages - sys.stdlib_module_names)
         """
 
-        assert set(run_python(program)) <= {"anyio", "exceptiongroup", "sniffio"}
+        names = {"anyio", "exceptiongroup", "sniffio", "typing_extensions"}
+        assert set(run_python(program)) <= names
 
     def test_aiohttp_for_websockets(self):
         """A first connect to a ws:// address imports aiohttp."""
