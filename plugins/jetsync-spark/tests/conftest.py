@@ -92,3 +92,38 @@ def spark():
     made = session("local[2,2]")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def client(nats_server):
+    """
+    A client that sees the requests of others.
+    """
+    with jetsync.connect(nats_server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """
+    Wait for nothing that does not come.
+    """
+    from jetsync_spark.read import idle, planner
+
+    monkeypatch.setattr(idle, "WAIT", 0.0)
+    monkeypatch.setattr(idle, "CHECK", 0.0)
+    monkeypatch.setattr(idle, "POLLING", 0.0)
+    monkeypatch.setattr(planner, "CATCHING_UP", 0.2)
+
+
+@pytest.fixture
+def earliest(nats_server):
+    """
+    A factory of queries that start at the beginning.
+    """
+    # They need PySpark 4.0.
+    from queries import Query
+
+    return lambda stream, **options: Query(
+        nats_server, stream, **{"startingOffsets": "earliest", **options}
+    )

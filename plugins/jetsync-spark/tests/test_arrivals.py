@@ -29,15 +29,6 @@ LONG = 30.0
 """Seconds for events that occur at once, but not on a busy machine."""
 
 
-@pytest.fixture
-def client(nats_server):
-    """
-    A client whose consumers are removed afterwards.
-    """
-    with jetsync.connect(nats_server.url) as made:
-        yield made
-
-
 @contextlib.contextmanager
 def later(function, *args):
     """

@@ -44,15 +44,6 @@ def plan(nats_server, stream):
     return plan_for(nats_server, stream.name, mode=EXACTLY_ONCE, chunk_size=11)
 
 
-@pytest.fixture
-def client(nats_server):
-    """
-    A client that sees the requests of others.
-    """
-    with jetsync.connect(nats_server.url) as made:
-        yield made
-
-
 def write(plan, batch, partitions, rows=10):
     """
     Write a micro-batch with some rows in each of these partitions.

@@ -21,31 +21,10 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 
 from queries import SCHEMA, Query, Rows
 
-from jetsync_spark.read import idle, micro_batch, planner
+from jetsync_spark.read import matches, micro_batch, planner
 from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
-pytestmark = pytest.mark.live
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """
-    Use cached answers about a stream only within the test's moment.
-    """
-    monkeypatch.setattr(idle, "WAIT", 0.0)
-    monkeypatch.setattr(idle, "CHECK", 0.0)
-    monkeypatch.setattr(idle, "POLLING", 0.0)
-    monkeypatch.setattr(planner, "CATCHING_UP", 0.2)
-
-
-@pytest.fixture
-def earliest(nats_server):
-    """
-    A factory of queries that start at the beginning.
-    """
-    return lambda stream, **options: Query(
-        nats_server, stream, **{"startingOffsets": "earliest", **options}
-    )
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("impatient")]
 
 
 def news(reader, end):
@@ -140,7 +119,7 @@ class TestBatches:
         """
         The offset does not stay in the older half of a stream, so that a restart finds no loss.
         """
-        monkeypatch.setattr(planner, "SKIPPED", 20)
+        monkeypatch.setattr(matches, "SKIPPED", 20)
         with numbered(js, 10) as stream:
             query = earliest(stream, subjectFilter=f"{stream.name}.0")
             assert query.all() == [[*range(1, 11)]]

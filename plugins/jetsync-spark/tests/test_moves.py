@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from backups import backup_of, restore
-from streams_to_read import extend, numbered, origin_now, remake
+from streams_to_read import extend, remake
 from waiting import eventually
 
 import jetsync
@@ -19,67 +19,12 @@ from jetsync_spark.read.options import ReadOptions
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
+from moving import again, first_ranges, kept, restored
 from queries import Query, Rows
 
-from jetsync_spark.read import idle, planner
-from jetsync_spark.read.origin import first_after, time_of
+from jetsync_spark.read import planner
 
-pytestmark = pytest.mark.live
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """
-    Wait for nothing that does not come.
-    """
-    monkeypatch.setattr(idle, "WAIT", 0.0)
-    monkeypatch.setattr(idle, "CHECK", 0.0)
-    monkeypatch.setattr(idle, "POLLING", 0.0)
-    monkeypatch.setattr(planner, "CATCHING_UP", 0.2)
-
-
-@pytest.fixture
-def client(nats_server):
-    """
-    A client of the server.
-    """
-    with jetsync.connect(nats_server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def earliest(nats_server):
-    """
-    A factory of queries that start at the beginning.
-    """
-    return lambda stream, **options: Query(
-        nats_server, stream, **{"startingOffsets": "earliest", **options}
-    )
-
-
-def kept(js, count, **config):
-    """Make a stream that can be backed up."""
-    return numbered(js, count, storage="file", **config)
-
-
-def restored(client, stream, backup):
-    """Replace a stream by its backup."""
-    stream.delete()
-    restore(client, backup)
-
-
-def again(query, **options):
-    """Restart a query from its checkpoint, with more options."""
-    query.options.update(options)
-    query.start()
-    return query
-
-
-def first_ranges(query):
-    """Return what the first batch of a run reads in PySpark 4.0 and 4.1."""
-    reader = query.reader
-    parts = reader.partitions(query.ends[-1], query.through_json(reader.latestOffset()))
-    return [(each.stream, each.start, each.end) for part in parts for each in part.value]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("impatient")]
 
 
 class TestRestore:
@@ -574,87 +519,6 @@ class TestPartitions:
             restored(client, stream, backup_of(client, stream.name))
             (end,) = query.ends
             assert again(query).reader.partitions(end, end) == []
-
-
-class TestPositions:
-    def test_the_message_of_a_position(self, js, earliest):
-        """An offset has the last message of the stream, and keeps it until it is reached."""
-        with kept(js, 30) as stream:
-            query = earliest(stream)
-            time = stream.get_message(30).timestamp.isoformat()
-            extend(js, stream, 0)
-            assert query.plan(Rows(10))
-            assert query.ends[-1]["last"] == [30, time]
-            extend(js, stream, 10)
-            assert query.plan(Rows(20))
-            assert query.ends[-1]["last"] == [30, time]
-            assert query.plan()
-            assert query.ends[-1]["last"] == [
-                40,
-                stream.get_message(40).timestamp.isoformat(),
-            ]
-
-    def test_requests(self, client, js, earliest):
-        """Positions cost no request, and a stream that was replaced costs one."""
-        from requests_to_server import asked
-
-        with kept(js, 30) as stream:
-            query = earliest(stream)
-            assert query.plan(Rows(10))
-            extend(js, stream, 10)
-            found = asked(client, lambda: query.plan() and query.parts())
-            assert found == [f"$JS.API.STREAM.INFO.{stream.name}"]
-            restored(client, stream, backup_of(client, stream.name))
-            extend(js, stream, 10)
-            get = f"$JS.API.STREAM.MSG.GET.{stream.name}"
-            found = asked(client, lambda: again(query).plan())
-            assert [each for each in found if "MSG.GET" in each] == [get]
-            # A restart compares streams with new messages, too, once.
-            extend(js, stream, 10)
-            found = asked(client, lambda: again(query).plan() and query.parts())
-            assert [each for each in found if "MSG.GET" in each] == [get]
-            extend(js, stream, 10)
-            found = asked(client, lambda: query.plan() and query.parts())
-            assert found == [f"$JS.API.STREAM.INFO.{stream.name}"]
-            found = asked(client, lambda: again(query).plan())
-            assert not any("MSG.GET" in each for each in found)
-
-    def test_without_permission_to_ask_the_leader(self):
-        """Without permission for STREAM.MSG.GET, direct gets compare."""
-        config = (
-            "authorization { users: [{user: a, password: b, "
-            'permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}}] }'
-        )
-        with DevServer(config=config) as server:
-            url = server.url.replace("://", "://a:b@")
-            with jetsync.connect(url) as client:
-                js = client.jetstream()
-                with kept(js, 30) as stream:
-                    last = stream.get_message(30, direct=True).timestamp.isoformat()
-                    assert time_of(stream, 30) == last
-                    assert time_of(stream, 31) is None
-                    assert first_after(stream, origin_now(js, stream.name), last) == 31
-                    stream.update(allow_direct=False)
-                    assert time_of(stream, 30) is None
-
-
-class TestNewer:
-    @pytest.mark.parametrize("count", [0, 1, 2, 9])
-    def test_the_first_message_after_a_time(self, js, count):
-        """The first message after each time is found, also with gaps."""
-        with numbered(js, count) as stream:
-            times = [stream.get_message(n).timestamp for n in range(1, count + 1)]
-            origin = origin_now(js, stream.name)
-            for time in times:
-                found = first_after(stream, origin, time.isoformat())
-                assert found == 1 + sum(each <= time for each in times)
-            assert first_after(stream, origin, "2020-01-01T00:00:00+00:00") == origin.first
-            assert first_after(stream, origin, "2099-01-01T00:00:00+00:00") == origin.next
-            if count == 9:
-                for sequence in (4, 5, 9):
-                    stream.delete_message(sequence)
-                assert first_after(stream, origin, times[2].isoformat()) in {4, 5, 6}
-                assert first_after(stream, origin, times[7].isoformat()) == 9
 
 
 class TestConsumers:

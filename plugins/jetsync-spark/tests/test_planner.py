@@ -8,6 +8,7 @@ import pytest
 
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.common.options import read_settings
+from jetsync_spark.read import matches
 from jetsync_spark.read import planner as planning
 from jetsync_spark.read.moves import Moves
 from jetsync_spark.read.offsets import Offset, Place, Stored
@@ -512,7 +513,7 @@ class TestFilters:
 
     def test_a_long_span_without_a_match_is_skipped(self, query, monkeypatch):
         """In the older half of a stream, an empty batch skips many messages without a match."""
-        monkeypatch.setattr(planning, "SKIPPED", 20)
+        monkeypatch.setattr(matches, "SKIPPED", 20)
         assert self.looks(query, state(last=29))
         query.planner.found(Look("S", 11), None)
         assert query.step() is None

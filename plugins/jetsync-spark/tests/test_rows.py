@@ -12,9 +12,10 @@ from jetsync_spark.common.errors import OptionError, RowError
 from jetsync_spark.common.names import is_case_sensitive
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
 from jetsync_spark.write.arrow_rows import batch_messages
+from jetsync_spark.write.checks import Checks
 from jetsync_spark.write.columns import Columns
 from jetsync_spark.write.plan import columns_of
-from jetsync_spark.write.rows import Checks, made_messages, row_messages
+from jetsync_spark.write.rows import made_messages, row_messages
 
 Row = pytest.importorskip("pyspark.sql").Row
 

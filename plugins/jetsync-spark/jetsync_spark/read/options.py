@@ -30,6 +30,7 @@ from jetsync_spark.common.options import (
     text,
 )
 from jetsync_spark.common.subjects import bad_filter
+from jetsync_spark.read.times import moment
 
 __all__ = [
     "CONTINUE",
@@ -150,63 +151,6 @@ _NOT_OF_BUCKETS: Final = (
     "fail_on_data_loss",
 )
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-
-_SECONDS: Final = range(10**9, 10**11)
-"""Seconds since 1970 from 2001 on. As milliseconds, they would be before JetStream existed."""
-
-_LAST: Final = LARGEST // 1_000_000
-"""The largest milliseconds since 1970 that a server's nanoseconds can hold."""
-
-_ISO: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:(?<=:\d\d:\d\d)[.,](\d{1,6}))?)?"
-    r"\s?(?:([Zz])|([+-]\d\d):?(\d\d)?)?"
-)
-
-
-def _time(name: str, value: str) -> dt.datetime:
-    """Parse a time: milliseconds since 1970, or ISO 8601 with a time zone."""
-    given, example = value.strip(), "2026-11-29T10:40:00Z"
-    cure = f"give milliseconds since 1970, or a time with its zone such as {example}"
-    problem = f"option {name} is {value!r}"
-    # int() also takes underscores, and digits of other scripts.
-    if re.fullmatch("[0-9]{1,19}", given):
-        number = int(given)
-        if number in _SECONDS:
-            raise OptionError(
-                f"{problem}, which looks like seconds",
-                option=name,
-                cure=f"give milliseconds since 1970, such as {number}000, or a time with its zone "
-                f"such as {example}",
-            )
-        if number <= _LAST:
-            return _EPOCH + dt.timedelta(milliseconds=number)
-        raise OptionError(f"{problem}, which is after the year 2261", option=name, cure=cure)
-    found = _ISO.fullmatch(given)
-    if found is None:
-        raise OptionError(problem, option=name, cure=cure)
-    day, clock, fraction, utc, hours, minutes = found.groups()
-    if clock is None:
-        raise OptionError(f"{problem}, which has no time of day", option=name, cure=cure)
-    if utc is None and hours is None:
-        raise OptionError(
-            f"{problem}, which has no time zone",
-            option=name,
-            cure=f"give one, such as {given}Z for UTC, because Spark does not pass on the zone of "
-            "the session. For a datetime from collect(), pass its astimezone()",
-        )
-    zone = "+00:00" if utc else f"{hours}:{minutes or '00'}"
-    try:
-        # Python 3.10 takes three or six digits of a fraction, and no Z.
-        moment = dt.datetime.fromisoformat(
-            f"{day}T{clock if len(clock) == 8 else clock + ':00'}.{fraction or '0':0<6}{zone}"
-        )
-    except ValueError:
-        raise OptionError(f"{problem}, which is no time", option=name, cure=cure) from None
-    if not 1970 <= moment.year <= 2261:
-        raise OptionError(f"{problem}, which is not from 1970 to 2261", option=name, cure=cure)
-    return moment
-
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
@@ -226,10 +170,10 @@ class ReadOptions:
     ending_offsets: Offsets | None = option("endingOffsets", _offsets)  # noqa: RUF009 - as the others
     """The end of a batch, exclusive. None means latest."""
 
-    starting_timestamp: dt.datetime | None = option("startingTimestamp", _time)  # noqa: RUF009 - as the others
+    starting_timestamp: dt.datetime | None = option("startingTimestamp", moment)  # noqa: RUF009 - as the others
     """The time of the start, inclusive. It takes precedence over the offset."""
 
-    ending_timestamp: dt.datetime | None = option("endingTimestamp", _time)  # noqa: RUF009 - as the others
+    ending_timestamp: dt.datetime | None = option("endingTimestamp", moment)  # noqa: RUF009 - as the others
     """The time of the end, exclusive. It takes precedence over the offset."""
 
     timestamp_strategy: str = option(
@@ -326,7 +270,7 @@ class ReadOptions:
     at_revision: int | None = option("atRevision", count(1, LARGEST))
     """Read the snapshot at this revision, inclusive. None means now."""
 
-    at_timestamp: dt.datetime | None = option("atTimestamp", _time)  # noqa: RUF009 - as the others
+    at_timestamp: dt.datetime | None = option("atTimestamp", moment)  # noqa: RUF009 - as the others
     """Read the snapshot before this time. None means now."""
 
     def __attrs_post_init__(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from jetsync_spark.read.matches import Matches, Step
 from jetsync_spark.read.offsets import Offset, Place, not_before, spans
 from jetsync_spark.read.origin import Loss, Origin
 from jetsync_spark.read.planning import AGAIN, Again, Awaited, Limit, Look, Wanted
@@ -50,49 +51,8 @@ Seconds to wait for a stream that ends before the query's offset, or is missing,
 lag.
 """
 
-SKIPPED: Final = 10_000
-"""Minimum sequences without a match that an empty batch skips."""
-
 TRIGGER_DELAY: Final = 900.0
 """Seconds after which a batch is planned that has fewer sequences than asked for: 15 minutes."""
-
-
-@attrs.frozen
-class _Match:
-    """
-    What is known about the messages of a stream that match a filter.
-    """
-
-    created: str
-    """When the stream was created."""
-
-    first: int
-    """No message between the last batch and this sequence matches."""
-
-    is_match: bool
-    """Whether a message with this sequence matches."""
-
-
-@attrs.frozen
-class _Step:
-    """
-    What the next batch may read of one stream.
-    """
-
-    origin: Origin
-    """The stream."""
-
-    begins: int
-    """Where the batch begins."""
-
-    first: int
-    """The first sequence that matters. A limit counts from there."""
-
-    end: int
-    """The sequence after the last one, without a limit."""
-
-    lost: bool = False
-    """Whether messages are missing, so that the offset has to move."""
 
 
 class Planner:
@@ -134,7 +94,7 @@ class Planner:
         self._planned_at: float | None = None
         """When the last batch was planned."""
 
-        self._matches: dict[str, _Match] = {}
+        self._matches = Matches(options.subject_filter)
         self._sizes = Sizes()
         self._awaited: Awaited | None = None
 
@@ -210,11 +170,7 @@ class Planner:
         self._seen = dict(origins)
         went_back = self._moves.saw(self._seen)
         # A stream that went back, or was restored, may have other messages with these sequences.
-        self._matches = {
-            stream: match
-            for stream, match in self._matches.items()
-            if stream in origins and stream not in went_back
-        }
+        self._matches.keep(origins.keys() - went_back)
         for origin in origins.values():
             self._sizes.saw(origin)
         if matched is not None:
@@ -306,10 +262,10 @@ class Planner:
             if now < due:
                 self._await(begin, due)
                 return None
-            looks = self._looks(steps)
+            looks = self._matches.looks(steps)
             if looks:
                 return looks
-            steps = self._with_matches(steps)
+            steps = self._matches.of_steps(steps)
             if not steps:
                 self._await(begin, None)
                 return None
@@ -320,12 +276,7 @@ class Planner:
         """
         Note the answer to a question: the sequence of the message, or None if there is none.
         """
-        origin = self._seen[look.stream]
-        self._matches[look.stream] = (
-            _Match(origin.created, origin.next, is_match=False)
-            if sequence is None
-            else _Match(origin.created, sequence, is_match=True)
-        )
+        self._matches.found(self._seen[look.stream], sequence)
 
     def needs_states(self, start: Offset, end: Offset) -> bool:
         """
@@ -402,7 +353,7 @@ class Planner:
                 del places[stream]
         return attrs.evolve(first, places=places)
 
-    def _steps(self, places: dict[str, Place], now: float) -> tuple[list[_Step], bool]:
+    def _steps(self, places: dict[str, Place], now: float) -> tuple[list[Step], bool]:
         """
         Return what to read of each stream, and whether a stream is gone.
 
@@ -426,12 +377,12 @@ class Planner:
             lost = place is not None and (begins, origin.created) != (place.next, place.created)
             if lost:
                 # A stream that lost messages may use their sequences again.
-                self._matches.pop(stream, None)
+                self._matches.forget(stream)
             if lost or end > begins:
-                steps.append(_Step(origin, begins, begins, max(begins, end), lost))
+                steps.append(Step(origin, begins, begins, max(begins, end), lost))
         return steps, gone
 
-    def _end_after(self, steps: list[_Step], places: Mapping[str, Place], limit: Limit) -> Offset:
+    def _end_after(self, steps: list[Step], places: Mapping[str, Place], limit: Limit) -> Offset:
         """Return the end of a batch that reads these steps of the streams, up to a limit."""
         options, sizes = self._options, self._sizes
         ends = self._ends(steps, limit)
@@ -461,7 +412,7 @@ class Planner:
             found[origin.stream] = Place(origin.created, end, step.begins, count, last=last)
         return Offset(dict(sorted(found.items())), tasks=tasks)
 
-    def _ends(self, steps: list[_Step], limit: Limit) -> list[int]:
+    def _ends(self, steps: list[Step], limit: Limit) -> list[int]:
         """Return where each step ends under a limit. Each has at least one sequence."""
         sizes = self._sizes
         lengths = [step.end - step.first for step in steps]
@@ -503,7 +454,7 @@ class Planner:
         self._behind_since.pop(origin.stream, None)
         if origin.first > place.next:
             # Messages before this one matched no filter, so they are no loss.
-            needed = self._searched(origin)
+            needed = self._matches.searched(origin)
             if origin.first <= needed:
                 return needed
             self._loss.gone(origin, max(place.next, needed), origin.first)
@@ -522,7 +473,7 @@ class Planner:
         else:
             self._loss.unlisted(stream)
         self._behind_since.pop(stream, None)
-        self._matches.pop(stream, None)
+        self._matches.forget(stream)
 
     def waits_for(self, stream: str, now: float) -> bool:
         """
@@ -561,60 +512,13 @@ class Planner:
         delay = TRIGGER_DELAY if options.max_trigger_delay is None else options.max_trigger_delay
         return self._planned_at + delay
 
-    # Filters
-
-    def _looks(self, steps: list[_Step]) -> tuple[Look, ...]:
-        """Return the questions whose answers :meth:`_with_matches` needs."""
-        if not self._options.subject_filter:
-            return ()
-        looks = []
-        for step in steps:
-            match = self._match(step.origin)
-            if match is None or match.first < step.begins:
-                start = step.begins
-            elif match.is_match or match.first >= step.end:
-                continue
-            else:
-                start = match.first
-            if start < step.end:
-                looks.append(Look(step.origin.stream, start))
-        return tuple(looks)
-
-    def _with_matches(self, steps: list[_Step]) -> list[_Step]:
-        """
-        Return the steps that have a message which matches a filter, from this message on.
-
-        A span without such a message is not a batch. It becomes part of the next one, unless it is
-        in the older half of its stream, where a limit of the stream may soon remove messages. There
-        it is skipped, if need be by an empty batch.
-        """
-        if not self._options.subject_filter:
-            return steps
-        found = []
-        for step in steps:
-            first = min(max(step.begins, self._searched(step.origin)), step.end)
-            is_old = 2 * step.begins < step.origin.first + step.origin.next
-            if first < step.end or (is_old and first - step.begins >= SKIPPED):
-                begins = first if is_old else step.begins
-                found.append(attrs.evolve(step, begins=begins, first=first))
-        return found
-
-    def _match(self, origin: Origin) -> _Match | None:
-        match = self._matches.get(origin.stream)
-        return match if match is not None and match.created == origin.created else None
-
-    def _searched(self, origin: Origin) -> int:
-        """Return the sequence before which no message matches a filter, or 0."""
-        match = self._match(origin)
-        return 0 if match is None else match.first
-
     def _await(self, begin: Offset, due: float | None) -> None:
         """Note for which messages to wait, and until when a batch is too small."""
         wanted = {}
         for stream, origin in self._seen.items():
             place = begin.places.get(stream)
             wanted[stream] = max(
-                origin.first if place is None else place.next, self._searched(origin)
+                origin.first if place is None else place.next, self._matches.searched(origin)
             )
         ends = {stream: origin.next for stream, origin in self._seen.items()}
         # If a stream lags or is missing, time matters too.

@@ -20,8 +20,8 @@ from jetsync_spark.write.rows import Maker, RowMaker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from jetsync_spark.write.checks import Checks
     from jetsync_spark.write.columns import Columns
-    from jetsync_spark.write.rows import Checks
 
 __all__ = ["batch_messages"]
 

@@ -10,9 +10,9 @@ import attrs
 
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.keys import LEDGER_KEY, Keys, bad_key, key_prefix
+from jetsync_spark.write.checks import Checks
 from jetsync_spark.write.columns import OF_BUCKETS, Columns
 from jetsync_spark.write.options import ATOMIC
-from jetsync_spark.write.rows import Checks
 
 if TYPE_CHECKING:
     import jetsync

@@ -27,12 +27,13 @@ from jetsync_spark.write.changes import (
     conflict_text,
     subject_of,
 )
+from jetsync_spark.write.checks import Checks
 from jetsync_spark.write.chunks import CHUNK_BYTES, Chunks
 from jetsync_spark.write.exactly_once import ExactlyOnce
 from jetsync_spark.write.invalid import InvalidRows, find_faults, is_fault
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE
 from jetsync_spark.write.plan import check_dead_letters, check_streams
-from jetsync_spark.write.rows import Checks, made_messages, row_messages
+from jetsync_spark.write.rows import made_messages, row_messages
 from jetsync_spark.write.written import Written
 
 if TYPE_CHECKING:

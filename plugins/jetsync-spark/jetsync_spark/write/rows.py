@@ -7,29 +7,26 @@ the row.
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 from abc import ABC, abstractmethod
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_spark.common.errors import RowError
-from jetsync_spark.common.headers import LEDGER, SERVER_PREFIX
 from jetsync_spark.common.keys import key_prefix
 from jetsync_spark.common.names import find_name
-from jetsync_spark.common.subjects import bad_token, escaped, token_text
-from jetsync_spark.write.changes import ChangeError, as_change
+from jetsync_spark.write.changes import as_change
 from jetsync_spark.write.columns import OF_BUCKETS, OPTIONAL, no_field
+from jetsync_spark.write.messages import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
+    from jetsync_spark.common.subjects import SubjectTemplate
+    from jetsync_spark.write.checks import Checks
     from jetsync_spark.write.columns import Columns
-    from jetsync_spark.write.invalid import InvalidRows
 
-__all__ = ["Checks", "Maker", "RowMaker", "Subjects", "made_messages", "message_of", "row_messages"]
+__all__ = ["Maker", "RowMaker", "Subjects", "made_messages", "row_messages"]
 
 BLOCK_ROWS: Final = 512
 """Maximum rows of a block."""
@@ -40,136 +37,6 @@ BLOCK_BYTES: Final = 1 << 20
 
 KNOWN: Final = 65536
 """Size of the caches of checked values."""
-
-
-class _HeaderError(ValueError):
-    """
-    A header that would have an effect on the server or on readers.
-    """
-
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(what)
-        self.cure = cure
-
-
-class Checks:
-    """
-    Checks values of rows. Errors name the row.
-
-    Args:
-        subjects: The subjects of the stream.
-        stream: The name of the stream.
-        partition: The number of the partition.
-        streams: The subjects of each stream, if there are several.
-        largest: Maximum bytes of a payload.
-        invalid: What replaces invalid rows. None means that they raise an error.
-    """
-
-    def __init__(
-        self,
-        subjects: StreamSubjects,
-        stream: str,
-        partition: int,
-        *,
-        streams: Mapping[str, StreamSubjects] | None = None,
-        largest: int = 1 << 62,
-        invalid: InvalidRows | None = None,
-    ) -> None:
-        self.subjects = subjects
-        self._streams = streams or {}
-        self.largest = largest
-        self.invalid = invalid
-        self._stream = stream
-        self._partition = partition
-
-    def null_subject(self, row: int, column: str | None) -> RowError:
-        """Return the error of a row whose subject is null."""
-        return self._error("the subject is null", row, column, "drop such rows, or give a subject")
-
-    def subject(self, subject: object, row: int, column: str | None) -> str:
-        """
-        Return the subject if the stream captures it. Raise otherwise.
-        """
-        if subject is None:
-            raise self.null_subject(row, column)
-        if not isinstance(subject, str):
-            what = f"the subject must be a string, not {type(subject).__name__}"
-            raise self._error(what, row, column, "cast it to a string")
-        if self.subjects.takes(subject):
-            return subject
-        bad = next(filter(None, map(bad_token, subject.split("."))), None)
-        if bad is not None:
-            raise self._error(f"the subject {bad}", row, column, "correct or drop such rows")
-        raise RowError(
-            f"stream {self._stream} does not capture its subject",
-            partition=self._partition,
-            row=row,
-            column=column,
-            subject=subject,
-            cure=f"add it to the stream, which has {', '.join(self.subjects.filters)}",
-        )
-
-    def stream(self, name: object, subject: str, row: int, column: str) -> None:
-        """
-        Raise unless the stream that a row names captures its subject.
-        """
-        stream = self._streams.get(name) if isinstance(name, str) else None
-        if stream is None:
-            known = ", ".join(self._streams)
-            what = "the stream is null" if name is None else f"the write has no stream {name}"
-            raise self._error(what, row, column, f"give one of {known}, or add it to option stream")
-        if not stream.takes(subject):
-            raise RowError(
-                f"stream {name} does not capture its subject",
-                partition=self._partition,
-                row=row,
-                column=column,
-                subject=subject,
-                cure=f"correct the column {column}, or add the subject to the stream, which has "
-                f"{', '.join(stream.filters)}",
-            )
-
-    def token(self, value: object, row: int, column: str, *, escapes: bool) -> str:
-        """
-        Return a value as one token of a subject. *escapes* is whether to escape it.
-        """
-        if value is None:
-            what = f"column {column}, which is part of the subject, is null"
-            raise self._error(what, row, column, "drop such rows, or fill it")
-        text = token_text(value)
-        if escapes:
-            text = escaped(text)
-        bad = bad_token(text)
-        if bad is not None:
-            what = f"column {column}, which is part of the subject, {bad}"
-            cure = "replace or drop such values, or escape them with {" + column + "!e}"
-            raise self._error(what, row, column, cure)
-        return text
-
-    def sizes(self, sizes: Iterable[int], first: int, column: str | None) -> None:
-        """
-        Raise if a payload is larger than the server or the stream accepts.
-        """
-        for row, size in enumerate(sizes, first):
-            if size > self.largest:
-                raise self._error(
-                    f"the payload has {size} bytes, and the server or the stream accepts "
-                    f"{self.largest}",
-                    row,
-                    column,
-                    "drop or split such rows, or raise max_payload of the server and max_msg_size "
-                    "of the stream",
-                )
-
-    def bad_value(self, error: Exception, row: int, column: str | None = None) -> RowError:
-        """Return the error of a row that cannot be converted to a message."""
-        cure = "correct or drop such rows"
-        if isinstance(error, (_HeaderError, ChangeError)):
-            cure = error.cure
-        return self._error(str(error), row, column, cure)
-
-    def _error(self, what: str, row: int, column: str | None, cure: str) -> RowError:
-        return RowError(what, partition=self._partition, row=row, column=column, cure=cure)
 
 
 class Subjects:
@@ -196,105 +63,6 @@ class Subjects:
             self.known.clear()
         self.known[values] = subject
         return subject
-
-
-def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
-    subject: str, data: Any, headers: Any, msg_id: Any, ttl: Any, expected: Any
-) -> jetsync.OutboundMessage:
-    """
-    Build a message from the values of a row.
-
-    Args:
-        subject: The subject.
-        data: The payload. None means an empty payload.
-        headers: A mapping, or pairs of name and value, or Kafka's list of structs. A value is text,
-            UTF-8 or a list of texts.
-        msg_id: The message ID.
-        ttl: Seconds, an interval, or text.
-        expected: The expected last sequence of the subject, or 0 if it has no message.
-
-    Raises:
-        ValueError, TypeError: A value cannot be sent.
-    """
-    expect = None
-    if expected is not None:
-        expect = jetsync.Expect(last_subject_sequence=int(expected))
-    if isinstance(ttl, decimal.Decimal) or (isinstance(ttl, str) and ttl.isdigit()):
-        ttl = int(ttl)
-    if ttl is not None and ttl != "never":
-        _check_ttl(ttl)
-    if isinstance(msg_id, str) and not msg_id.strip(" "):
-        raise _HeaderError("the message ID is empty", "give an ID, or null")
-    return jetsync.OutboundMessage(
-        subject,
-        b"" if data is None else data,
-        None if headers is None else _headers(headers),
-        msg_id,
-        ttl,
-        expect,
-    )
-
-
-def _check_ttl(ttl: Any) -> None:
-    seconds = ttl.total_seconds() if isinstance(ttl, dt.timedelta) else ttl
-    if not isinstance(seconds, (int, float)) or not seconds >= 1:
-        raise _HeaderError(
-            f"the time-to-live is {ttl!r}", "give seconds from 1 up, an interval, or 'never'"
-        )
-
-
-def _headers(headers: Any) -> dict[str, list[str]] | None:
-    """
-    Return the headers of a row.
-
-    Nulls are left out, as Spark's to_json leaves them out: a null map, list or value.
-    """
-    found: dict[str, list[str]] = {}
-    for name, values in headers.items() if isinstance(headers, dict) else map(_pair, headers):
-        if name is None:
-            raise _HeaderError("the name of a header is null", "drop it, or give it a name")
-        if name.startswith(SERVER_PREFIX):
-            raise _HeaderError(
-                f"header {name} would have an effect on the server",
-                "drop it, as map_filter(headers, (name, _) -> name not like 'Nats-%') does; "
-                "msg_id, ttl and expected_sequence are columns, and a function given to "
-                "JetStreamSink may send any header",
-            )
-        if name == LEDGER:
-            raise _HeaderError(
-                f"header {name} would make it a ledger message, which readers skip",
-                "read without includeLedger, or drop the header",
-            )
-        listed = found.setdefault(name, [])
-        if isinstance(values, (list, tuple)):
-            listed += [value for value in values if value is not None]
-        elif isinstance(values, str):
-            listed.append(values)
-        elif values is not None:
-            listed.append(_header_text(name, values))
-    # Raises before any row of the block is sent.
-    jetsync.Headers(found)
-    return found or None
-
-
-def _pair(header: Any) -> tuple[Any, Any]:
-    """Return name and value of a header of a map in Arrow, or of Kafka's type."""
-    if isinstance(header, dict):
-        return header["key"], header["value"]
-    if header is None:
-        raise _HeaderError("a header is null", "drop it, for example with filter()")
-    name, value = header
-    return name, value
-
-
-def _header_text(name: str, value: bytes) -> str:
-    try:
-        return bytes(value).decode()
-    except UnicodeDecodeError:
-        raise _HeaderError(
-            f"the value of header {name} is not valid UTF-8",
-            "convert it to text, for example with base64()",
-        ) from None
 
 
 def row_messages(rows: Iterable[Any], columns: Columns, checks: Checks) -> Iterator[Any]:
