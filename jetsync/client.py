@@ -11,7 +11,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
-from jetsync._base.deadline import SHORTEST, Deadline, as_seconds
+from jetsync._base.deadline import NO_WAIT, SHORTEST, Deadline, as_seconds
 from jetsync._base.dropped import disown
 from jetsync._base.fields import (
     check_count,
@@ -196,7 +196,7 @@ class Client:
             connection.begin_close()
             _wait_until_given_back(consumptions, deadline)
             # Without a connection, nothing can be confirmed soon.
-            connection.finish_writers(deadline if connection.can_finish else Deadline.after(0.0))
+            connection.finish_writers(deadline if connection.can_finish else NO_WAIT)
             connection.close(deadline.remaining())
         except BaseException as error:
             if not isinstance(error, Exception):

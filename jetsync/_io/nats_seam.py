@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from jetsync import errors
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT
 from jetsync._base.log import get_logger
 from jetsync._io.deferred import deferred
 from jetsync._io.outbox import PING
@@ -256,7 +256,7 @@ class NatsConnection:
         ends = self._loop.time() + timeout
         pong = Waiter(b"PING")
         with contextlib.suppress(errors.TransportError):
-            self.lane.write(PING, Deadline.after(0.0), pong=pong, while_closing=True)
+            self.lane.write(PING, NO_WAIT, pong=pong, while_closing=True)
             while not pong.ready and self._loop.time() < ends:  # noqa: ASYNC110
                 # Its signal wakes threads, not tasks.
                 await asyncio.sleep(PONG_CHECK)

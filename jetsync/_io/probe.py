@@ -8,7 +8,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT
 from jetsync._base.log import get_logger
 from jetsync._io.outbox import PING, LaneState
 from jetsync._io.replies import Waiter
@@ -85,7 +85,7 @@ class Probe:
         """Send a PING after *pings* others, and check later whether data has arrived."""
         # If there is no room for the PING, the bytes before it get no answer either.
         with contextlib.suppress(TransportError):
-            lane.write(PING, Deadline.after(0.0), before[0], pong=Waiter(b"PING"))
+            lane.write(PING, NO_WAIT, before[0], pong=Waiter(b"PING"))
         lane.later(self._wait, self._check, lane, server, before, pings + 1)
 
     def _check(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT
 from jetsync._io.mailbox import take_all
 from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
@@ -224,7 +224,7 @@ class Refusals:
         if pong is None:
             pong = Waiter(b"PING")
             try:
-                lane.write(PING, Deadline.after(0.0), pong=pong)
+                lane.write(PING, NO_WAIT, pong=pong)
             except TransportError:
                 pong = None
         lane.later(PONG_CHECK, self._forget, lane, pong)
