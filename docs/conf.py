@@ -10,7 +10,6 @@ import enum
 import importlib
 import importlib.metadata
 import os
-import pkgutil
 import re
 import sys
 import typing
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 from sphinx.ext.autodoc.mock import mock
-from sphinx.pycode import ModuleAnalyzer
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -32,7 +30,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), *map(str, HERE.parent.glob("plugins/*"))]
 
 import inventories  # noqa: E402 - found by the line above
-from api_pages import MOCKED, MODULES  # noqa: E402
+from api_pages import MOCKED, MODULES, analyze  # noqa: E402
 
 project = "jetsync"
 author = "The jetsync authors"
@@ -52,7 +50,6 @@ extensions = [
     "sphinx_design",
     "api_pages",
     "exchange",
-    "pull_statuses",
 ]
 # The tables of a page lead to texts on the same page.
 autosummary_generate = False
@@ -108,16 +105,8 @@ def show_as_public(module: str) -> None:
     Sphinx looks for the strings below fields in the file that `__module__` names, so this file gets
     those of all files.
     """
-    facade = ModuleAnalyzer.for_module(module)
-    facade.analyze()
+    analyze(module)
     home = importlib.import_module(module)
-    for found in pkgutil.walk_packages(home.__path__, f"{module}."):
-        # The compiled core has no source.
-        if not found.name.endswith(("__main__", "_speedups")):
-            analyzer = ModuleAnalyzer.for_module(found.name)
-            analyzer.analyze()
-            facade.attr_docs.update(analyzer.attr_docs)
-            facade.tagorder.update(analyzer.tagorder)
     for name in home.__all__:
         value = getattr(home, name)
         if getattr(value, "__module__", "").startswith(module):

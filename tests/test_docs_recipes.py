@@ -21,9 +21,9 @@ def test_the_code_of_a_recipe_is_tested(page):
     A page shows files of the folder with its name first, and a test runs this folder.
     """
     text = page.read_text("utf-8")
-    shown = re.findall(r"^```\{literalinclude\} (\S+)$", text, re.MULTILINE)
+    shown = re.findall(r"^<!-- file (\S+): ", text, re.MULTILINE)
 
     assert shown
     assert all(name.startswith(f"{page.stem}/") and (FOLDER / name).is_file() for name in shown)
-    assert text.index("```{literalinclude}") < 120
+    assert text.index("<!-- file ") < 120
     assert f'"{page.stem}"' in TESTS

@@ -1,23 +1,30 @@
 """
-The block `api` of the reference pages: names become a table, followed by the text of each name.
+The tables of public names on the reference pages.
 
-    ```{api} jetsync
-    connect
-    Client
-    ```
+    <!-- names of jetsync -->
 
-A class with many methods gets a table of its own. The kind of each name (class, function, error,
-constant) comes from the code.
+    | name | |
+    |---|---|
+    | `connect` | ... |
+
+    <!-- end of names -->
+
+The names of the first table say what is documented there. `docs/write_code.py` writes the second
+column, and a table of members for each class that has many, so that the pages can be read on a code
+host. Sphinx replaces them all by its own tables and the whole text of each name. The kind of each
+name (class, function, error, constant) comes from the code.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from typing import TYPE_CHECKING, Any
 
 from sphinx.ext.autodoc.mock import mock
+from sphinx.pycode import ModuleAnalyzer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +65,11 @@ INTERNAL = {
 MOCKED = ["pandas", "pyarrow", "pyspark"]
 """What jetsync-spark needs, and what is not installed to build the documentation."""
 
-BLOCK = re.compile(r"^```\{api\} ([\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^<!-- names of ([\w.]+) -->\n\n(.*?)\n\n(?:.*?)^<!-- end of names -->$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A module, and the table of its names."""
 
 MANY = 6
 """A class with this many methods and properties gets a table of them."""
@@ -66,9 +77,33 @@ MANY = 6
 
 def expand(text: str) -> str:
     """
-    Return the text of a page with each block `api` replaced by directives of Sphinx.
+    Return the text of a page with each block of names replaced by directives of Sphinx.
     """
-    return BLOCK.sub(lambda block: "\n".join(directives(block[1], block[2].split())), text)
+    return BLOCK.sub(lambda block: "\n".join(directives(block[1], names_of(block[2]))), text)
+
+
+def analyze(module: str) -> ModuleAnalyzer:
+    """
+    Return what Sphinx reads from the source of a module, with the texts of fields of all its files.
+    """
+    facade = ModuleAnalyzer.for_module(module)
+    facade.analyze()
+    home = importlib.import_module(module)
+    for found in pkgutil.walk_packages(home.__path__, f"{module}."):
+        # The compiled core has no source.
+        if not found.name.endswith(("__main__", "_speedups")):
+            analyzer = ModuleAnalyzer.for_module(found.name)
+            analyzer.analyze()
+            facade.attr_docs.update(analyzer.attr_docs)
+            facade.tagorder.update(analyzer.tagorder)
+    return facade
+
+
+def names_of(table: str) -> list[str]:
+    """
+    Return the names in the first column of a table.
+    """
+    return re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)
 
 
 def directives(module: str, names: list[str]) -> Iterator[str]:
@@ -84,16 +119,23 @@ def directives(module: str, names: list[str]) -> Iterator[str]:
             # The attributes of each of them are those of the base class.
             yield from ("   :show-inheritance:", "   :no-inherited-members:")
         yield ""
-        if kind(value) == "autoclass":
-            calls = [
-                member
-                for member in public_members(value)
-                if inspect.isroutine(getattr(value, member))
-                or isinstance(getattr(value, member), property)
-            ]
-            if len(calls) >= MANY:
-                yield from table([f"~{name}.{call}" for call in calls], "   ")
+        if calls := many_calls(value):
+            yield from table([f"~{name}.{call}" for call in calls], "   ")
     yield "```"
+
+
+def many_calls(value: Any) -> list[str]:
+    """
+    Return the methods and properties of a class that has many of them, else nothing.
+    """
+    if kind(value) != "autoclass":
+        return []
+    calls = [
+        member
+        for member in public_members(value)
+        if inspect.isroutine(getattr(value, member)) or isinstance(getattr(value, member), property)
+    ]
+    return calls if len(calls) >= MANY else []
 
 
 def table(names: list[str], indent: str = "") -> Iterator[str]:

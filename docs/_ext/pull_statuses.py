@@ -1,9 +1,8 @@
 """
-The directive `pull-statuses`: the table of statuses that answer a pull, out of the code's own.
+The table of statuses that answer a pull, made from the table in the code.
 
-What a row says is derived from the rule and from what ends a consumption, so that the page cannot
-say anything else than what the code does. Sphinx is imported when it sets the directive up: the
-table alone needs jetsync only.
+What a row says is derived from the rule and from what ends a consumption. `docs/write_code.py`
+writes the table into the page.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from jetsync import errors
 from jetsync._proto.status import STATUS_RULES, Effect
 
 if TYPE_CHECKING:
-    from sphinx.application import Sphinx
-
     from jetsync._proto.status import StatusRule
 
 COLUMNS = ("status", "what it means", "ends the pull", "`fetch` and `next`", "`consume`")
@@ -90,26 +87,3 @@ def fault(error: type[errors.StatusError] | None, *, final: bool = False) -> tup
 
 def _line(cells: Any) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def setup(app: Sphinx) -> dict[str, bool]:
-    """
-    Add the directive.
-    """
-    from docutils import nodes
-    from docutils.statemachine import StringList
-    from sphinx.util.docutils import SphinxDirective
-
-    class PullStatuses(SphinxDirective):
-        """
-        Stand for the table.
-        """
-
-        def run(self) -> list[nodes.Node]:
-            """Parse the table where the directive stands."""
-            found = nodes.container()
-            self.state.nested_parse(StringList(table().splitlines(), "table"), 0, found)
-            return found.children
-
-    app.add_directive("pull-statuses", PullStatuses)
-    return {"parallel_read_safe": True}

@@ -53,7 +53,7 @@ _TOKEN: Final = re.compile(r"[-/_=A-Za-z0-9]+|\*")
 
 class KeyOperation(enum.Enum):
     """
-    What a revision did to its key.
+    The change that a revision made to its key.
     """
 
     PUT = "PUT"

@@ -73,7 +73,7 @@ class StorageType(Choice):
 
 class DiscardPolicy(Choice):
     """
-    What happens to a message that would exceed a limit of its stream.
+    How a stream treats a message that would exceed one of its limits.
     """
 
     OLD = "old"

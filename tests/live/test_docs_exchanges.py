@@ -40,9 +40,9 @@ def fast(js):
     """
     Publish 1,200 messages with fast ingest.
     """
-    js.create_stream("CARTS", subjects=["carts.>"], allow_batched=True)
+    js.create_stream("READINGS", subjects=["readings.>"], allow_batched=True)
     with js.fast_publisher() as publisher:
-        publisher.add_many(("carts.raw", b"") for _ in range(1200))
+        publisher.add_many(("readings.1", b"") for _ in range(1200))
 
 
 def pull(js):
@@ -99,7 +99,12 @@ def recorded():
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("page", "place", "work"),
-    [("batches", 0, atomic), ("batches", 1, fast), ("fetch", 0, pull), ("reading", 0, direct)],
+    [
+        ("atomic-batches", 0, atomic),
+        ("fast-ingest", 0, fast),
+        ("fetch", 0, pull),
+        ("reading", 0, direct),
+    ],
 )
 def test_the_picture_shows_what_is_sent(page, place, work):
     """

@@ -36,7 +36,7 @@ __all__ = ["QueryProgress", "StreamProgress", "progress", "progress_of", "with_l
 @attrs.frozen
 class StreamProgress:
     """
-    What the last micro-batch of a query read from a stream, and what is left.
+    The progress of a query in a stream: what its last micro-batch read, and what is left.
     """
 
     stream: str
