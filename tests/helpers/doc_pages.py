@@ -2,7 +2,8 @@
 The code blocks of a page, as one script that is run, and the links of a README.
 
 The Python blocks of a page are run in order by an interpreter of its own, with `$NATS_URL` naming a
-fresh server. Blocks that are not to be run are marked `text`.
+fresh server. Blocks that are not to be run are marked `text`. Files that `docs/write_code.py` wrote
+into a page have tests of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jetsync.devserver import DevServer
 
 ROOT = Path(__file__).parents[2]
 
+_FILE = re.compile(r"^<!-- file .*?^<!-- end of file -->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"""\]\(([^)\s]+)|(?:href|src|srcset)=["']([^"']+)""")
 _OURS = re.compile(
     r"https://(?:github\.com/jetsync/jetsync/(?:blob|tree)"
@@ -47,7 +49,8 @@ def script_of(page: Path, language: str = "python") -> str:
     lines = []
     fence = ""
     inside = False
-    for line in page.read_text("utf-8").splitlines():
+    text = _FILE.sub(lambda file: "\n" * file[0].count("\n"), page.read_text("utf-8"))
+    for line in text.splitlines():
         ticks = line[: len(line) - len(line.lstrip("`"))]
         if not fence and len(ticks) >= len("```"):
             fence, inside = ticks, line == f"```{language}"
