@@ -61,8 +61,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_logo = "logo.svg"
 html_favicon = "logo.svg"
-# Pages at former addresses, which lead to the present ones.
-html_extra_path = ["_moved"]
+# Pages at former addresses, which lead to the present ones, and the map for coding assistants.
+html_extra_path = ["_moved", "llms.txt"]
 html_theme_options = {"sidebar_hide_name": False}
 
 # Headings can be linked to from other pages: [text](page.md#heading).

@@ -1,5 +1,5 @@
 """
-The links of the README files also work on the page of an installed package.
+The links of the README files and of llms.txt also work on the page of an installed package.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import pytest
 
 from helpers.doc_pages import ROOT, broken_links
 
-READMES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "docs" / "llms.txt"]
+READMES += sorted(ROOT.glob("plugins/*/README.md"))
 OURS = "https://github.com/jetsync/jetsync/blob/main/"
 
 
