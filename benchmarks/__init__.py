@@ -1,3 +1,3 @@
 """
-Compare jetsync with nats-py, natsrpy and a raw socket: ``python -m benchmarks``.
+Compare jetsync with nats-py, natsrpy, natsio and a raw socket: ``python -m benchmarks``.
 """

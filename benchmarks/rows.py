@@ -100,6 +100,7 @@ RAW_TRACED = Contender("raw socket, with a trace header", "raw_socket", {"traced
 NATS_PY = Contender("nats-py", "nats_py", {"loop": "asyncio"})
 NATS_PY_UVLOOP = Contender("nats-py, uvloop", "nats_py", {"loop": "uvloop"})
 NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
+NATSIO = Contender("natsio, uvloop", "natsio", {"loop": "uvloop"})
 JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
 JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})
 
@@ -107,7 +108,7 @@ JETSYNC_PURE = Contender(
     "jetsync (pure Python)", "jetsync", {"loop": "uvloop"}, {"JETSYNC_SPEEDUPS": "0"}
 )
 
-CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, JETSYNC, JETSYNC_UVLOOP, JETSYNC_PURE)
+CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, NATSIO, JETSYNC, JETSYNC_UVLOOP, JETSYNC_PURE)
 
 BUCKET = {
     "subjects": ["bench.>", "$KV.BENCH.>"],
