@@ -343,7 +343,7 @@ class _Job:
             timeout = self._options.ack_timeout
             doing = "reading the revision of a key failed"
             settings, stream = self._plan.settings, self._options.stream
-            why, revision = Retry(self._options.retry_timeout).call(
+            why, revision = self._retry.call(
                 lambda: compare(stream_of(settings, self._client, stream), message, timeout),
                 doing,
                 stream,
@@ -484,7 +484,7 @@ class _Job:
         """Reject the messages for which a chunk was refused. Return the others and their places."""
         assert self._invalid is not None
         timeout = self._options.ack_timeout
-        faults = Retry(self._options.retry_timeout).call(
+        faults = self._retry.call(
             lambda: find_faults(self._js, chunk, timeout), "checking rows failed"
         )
         if not faults:
