@@ -68,14 +68,7 @@ class Checks:
         bad = next(filter(None, map(bad_token, subject.split("."))), None)
         if bad is not None:
             raise self._error(f"the subject {bad}", row, column, "correct or drop such rows")
-        raise RowError(
-            f"stream {self._stream} does not capture its subject",
-            partition=self._partition,
-            row=row,
-            column=column,
-            subject=subject,
-            cure=f"add it to the stream, which has {', '.join(self.subjects.filters)}",
-        )
+        raise self._not_captured(self._stream, self.subjects, subject, row, column)
 
     def stream(self, name: object, subject: str, row: int, column: str) -> None:
         """
@@ -87,15 +80,8 @@ class Checks:
             what = "the stream is null" if name is None else f"the write has no stream {name}"
             raise self._error(what, row, column, f"give one of {known}, or add it to option stream")
         if not stream.takes(subject):
-            raise RowError(
-                f"stream {name} does not capture its subject",
-                partition=self._partition,
-                row=row,
-                column=column,
-                subject=subject,
-                cure=f"correct the column {column}, or add the subject to the stream, which has "
-                f"{', '.join(stream.filters)}",
-            )
+            cure = f"correct the column {column}, or "
+            raise self._not_captured(f"{name}", stream, subject, row, column, cure)
 
     def token(self, value: object, row: int, column: str, *, escapes: bool) -> str:
         """
@@ -135,6 +121,24 @@ class Checks:
         if isinstance(error, (HeaderError, ChangeError)):
             cure = error.cure
         return self._error(str(error), row, column, cure)
+
+    def _not_captured(  # noqa: PLR0917 - as the error names them.
+        self,
+        stream: str,
+        subjects: StreamSubjects,
+        subject: str,
+        row: int,
+        column: str | None,
+        cure: str = "",
+    ) -> RowError:
+        return RowError(
+            f"stream {stream} does not capture its subject",
+            partition=self._partition,
+            row=row,
+            column=column,
+            subject=subject,
+            cure=f"{cure}add the subject to the stream, which has {', '.join(subjects.filters)}",
+        )
 
     def _error(self, what: str, row: int, column: str | None, cure: str) -> RowError:
         return RowError(what, partition=self._partition, row=row, column=column, cure=cure)

@@ -244,44 +244,41 @@ class Columns:
         """
         used = set(self.used())
         unknown = [name for name in there if name not in used]
-        if unknown and self.bucket is not None:
-            raise _unknown_of_bucket(unknown)
-        if unknown:
-            if self.subject is None and unknown[0].lower() == "subject":
-                how = "from a template" if self.template else "for all rows"
-                raise OptionError(
-                    f"there is a column {unknown[0]}, and the option subject gives a subject {how}",
-                    option=unknown[0],
-                    cure="leave out the option, or drop the column",
+        if not unknown:
+            return
+        them = "them" if len(unknown) > 1 else "it"
+        if self.bucket is not None:
+            hint = ""
+            if "revision" in unknown:
+                hint = (
+                    "rename revision to expected_revision to change only keys that still have that "
+                    "revision, or "
                 )
-            near = difflib.get_close_matches(unknown[0], ["subject", "data", *OPTIONAL], 1)
-            hint = f"did you mean {near[0]}? " if near and near[0] not in used else ""
-            if unknown[0] == "stream":
-                hint = "name the streams of all rows in the option stream, as in A,B, or "
-            them = "them" if len(unknown) > 1 else "it"
-            raise OptionError(
-                f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
-                option=unknown[0],
-                cure=f"{hint}drop {them}, or put {them} into data; known are subject, data, "
-                f"{', '.join(OPTIONAL)} and the columns in the option subject",
-            )
-
-
-def _unknown_of_bucket(unknown: list[str]) -> OptionError:
-    """Return the error of rows with columns that a bucket has no use for."""
-    hint = ""
-    if "revision" in unknown:
-        hint = (
-            "rename revision to expected_revision to change only keys that still have that "
-            "revision, or "
+            where = "value, for example with to_json(struct(...))"
+            known = f"key, value, {', '.join(OF_BUCKETS.values())}"
+        else:
+            hint = self._hint_for(unknown[0], used)
+            where = "data"
+            known = f"subject, data, {', '.join(OPTIONAL)} and the columns in the option subject"
+        raise OptionError(
+            f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
+            option=unknown[0],
+            cure=f"{hint}drop {them}, or put {them} into {where}; known are {known}",
         )
-    them = "them" if len(unknown) > 1 else "it"
-    return OptionError(
-        f"there is no use for column{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
-        option=unknown[0],
-        cure=f"{hint}drop {them}, or put {them} into value, for example with to_json(struct(...)); "
-        f"known are key, value, {', '.join(OF_BUCKETS.values())}",
-    )
+
+    def _hint_for(self, unknown: str, used: set[str]) -> str:
+        """Return what may be meant by a column that would not be written to a stream."""
+        if self.subject is None and unknown.lower() == "subject":
+            how = "from a template" if self.template else "for all rows"
+            raise OptionError(
+                f"there is a column {unknown}, and the option subject gives a subject {how}",
+                option=unknown,
+                cure="leave out the option, or drop the column",
+            )
+        if unknown == "stream":
+            return "name the streams of all rows in the option stream, as in A,B, or "
+        near = difflib.get_close_matches(unknown, ["subject", "data", *OPTIONAL], 1)
+        return f"did you mean {near[0]}? " if near and near[0] not in used else ""
 
 
 def no_field(column: str, name: str, fields: Iterable[str]) -> OptionError:
