@@ -2,8 +2,12 @@
 The message that a position has, and how a stream is compared with it.
 """
 
+import time
+import types
+
+import attrs
 import pytest
-from backups import backup_of
+from backups import backup_of, restore
 from streams_to_read import extend, numbered, origin_now
 
 import jetsync
@@ -14,6 +18,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 from moving import again, kept, restored
 from queries import Rows
 
+from jetsync_spark.read import micro_batch, planner
 from jetsync_spark.read.origin import first_after, time_of
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("impatient")]
@@ -79,6 +84,42 @@ class TestPositions:
                     assert first_after(stream, origin_now(js, stream.name), last) == 31
                     stream.update(allow_direct=False)
                     assert time_of(stream, 30) is None
+
+
+def test_a_stream_that_returns_while_another_lags(client, js, earliest, monkeypatch):
+    """
+    A query that continues without a deleted stream, and waits for another one, reads the first
+    stream from its position if that is restored in the meantime.
+    """
+    with kept(js, 3) as one, kept(js, 3) as two:
+        query = earliest(f"{one.name},{two.name}", failOnDataLoss="false")
+        assert query.all() == [[1, 2, 3, 1, 2, 3]]
+        for stream in (one, two):
+            extend(js, stream, 3)
+        query.reader.prepareForTriggerAvailableNow()
+        backup = backup_of(client, one.name)
+        one.delete()
+        monkeypatch.setattr(planner, "CATCHING_UP", 0.0)
+        assert query.plan(Rows(1))
+        assert query.ranges() == [(two.name, 4, 5)]
+
+        lags = [True]
+        real = micro_batch.readable_origin_of
+
+        def lagging(*given):
+            found = real(*given)
+            return attrs.evolve(found, next=4) if found.stream == two.name and lags else found
+
+        def sleep(_):
+            restore(client, backup)
+            lags.clear()
+
+        monkeypatch.setattr(planner, "CATCHING_UP", 30.0)
+        monkeypatch.setattr(micro_batch, "readable_origin_of", lagging)
+        clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+        monkeypatch.setattr(micro_batch, "time", clock)
+        assert query.plan()
+        assert set(query.ranges()) == {(one.name, 4, 7), (two.name, 5, 7)}
 
 
 class TestNewer:
