@@ -9,6 +9,7 @@ import sys
 import uuid
 
 import pytest
+from plans import Query, state
 from sessions import session
 
 import jetsync
@@ -127,3 +128,13 @@ def earliest(nats_server):
     return lambda stream, **options: Query(
         nats_server, stream, **{"startingOffsets": "earliest", **options}
     )
+
+
+@pytest.fixture
+def query():
+    """
+    A query of a stream with 10 messages, without a server.
+    """
+    made = Query()
+    made.begin(state())
+    return made

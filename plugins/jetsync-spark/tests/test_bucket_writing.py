@@ -8,7 +8,7 @@ import time
 import attrs
 import pytest
 from changes import change, table, write
-from writing import again, in_task
+from writing import again, in_task, restarting
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -531,30 +531,16 @@ def test_a_server_that_restarts_keeps_the_last_change_of_each_key():
             WriteOptions(bucket="b", max_in_flight=50, retry_timeout=20.0),
             columns_of(None, constant=True, bucket="b"),
         )
-        half, back = threading.Event(), threading.Event()
+        with restarting(server, plan) as restart:
 
-        def rows():
-            for number in range(2000):
-                if number == 1000:
-                    half.set()
-                    assert back.wait(60)
-                yield Row(key=f"k{number % 10}", value=b"%d" % number)
+            def rows():
+                for number in range(2000):
+                    if number == 1000:
+                        restart()
+                    yield Row(key=f"k{number % 10}", value=b"%d" % number)
 
-        def restart():
-            assert half.wait(60)
-            server.kill()
-            back.set()
-            server.restart()
-
-        thread = threading.Thread(target=restart)
-        thread.start()
-        try:
             with in_task():
                 written = writing.write_rows(plan, rows())
-        finally:
-            half.set()
-            thread.join(60)
-            forget(plan.settings)
         client.flush(timeout=30)
 
         assert written.stored == 2000

@@ -4,22 +4,12 @@ Whether a stream continues the sequences of a position, without Spark, a server 
 
 import attrs
 import pytest
-from test_planner import Query, state, stored
+from plans import Query, state, stored
 
 from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.read import planner as planning
 from jetsync_spark.read.offsets import Offset, Place
 from jetsync_spark.read.planning import AGAIN, Look
-
-
-@pytest.fixture
-def query():
-    """
-    A query of a stream with 10 messages.
-    """
-    made = Query()
-    made.begin(state())
-    return made
 
 
 def doubts(query):

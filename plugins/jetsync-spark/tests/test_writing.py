@@ -1,14 +1,12 @@
 import itertools
-import threading
 
 import attrs
 import pyarrow as pa
 import pytest
-from writing import in_task, payloads, plan_for, rows_of, run
+from writing import in_task, payloads, plan_for, restarting, rows_of, run
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark.common.clients import forget
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError, RowError
 from jetsync_spark.write import chunks as chunking
 from jetsync_spark.write import partition as writing
@@ -75,29 +73,15 @@ def test_a_server_that_restarts_loses_nothing(mode):
         )
         rows = rows_of("S", 400)
         plan = plan_for(server, "S", mode=mode, chunk_size=50)
-        half, back = threading.Event(), threading.Event()
+        with restarting(server, plan) as restart:
 
-        def interrupted():
-            for number, row in enumerate(rows):
-                if number == 200:
-                    half.set()
-                    assert back.wait(60)
-                yield row
+            def interrupted():
+                for number, row in enumerate(rows):
+                    if number == 200:
+                        restart()
+                    yield row
 
-        def restart():
-            assert half.wait(60)
-            server.kill()
-            back.set()
-            server.restart()
-
-        thread = threading.Thread(target=restart)
-        thread.start()
-        try:
             run(plan, interrupted())
-        finally:
-            half.set()
-            thread.join(60)
-            forget(plan.settings)
         client.flush(timeout=30)
         found = payloads(stream)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import attrs
 
+from jetsync_spark.common.clients import forget
 from jetsync_spark.common.options import ConnectSettings
 from jetsync_spark.common.task import Task
 from jetsync_spark.write import exactly_once
@@ -26,6 +28,7 @@ __all__ = [
     "lost_and_twice",
     "payloads",
     "plan_for",
+    "restarting",
     "rows_of",
     "run",
 ]
@@ -48,6 +51,24 @@ def again(plan):
     Return the plan of the same write by another job.
     """
     return attrs.evolve(plan, job=uuid.uuid4().hex)
+
+
+@contextlib.contextmanager
+def restarting(server, plan):
+    """
+    Yield a function that kills a server. It is started again while the writer continues.
+    """
+    with ThreadPoolExecutor(1) as pool:
+
+        def restart():
+            server.kill()
+            pool.submit(server.restart)
+
+        try:
+            yield restart
+        finally:
+            pool.shutdown()
+            forget(plan.settings)
 
 
 @contextlib.contextmanager
