@@ -36,16 +36,16 @@ WORKER: Final = "pyspark.daemon pyspark.worker"
 
 
 @contextlib.contextmanager
-def session(folder: str) -> Iterator[SparkSession]:
+def session(folder: str, threads: int = PROCESSES) -> Iterator[SparkSession]:
     """
-    Yield a session on two threads, with its tables in *folder*.
+    Yield a session that runs so many tasks at once, with its tables in *folder*.
     """
     # Workers have to find these modules, and to be this interpreter.
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master(f"local[{PROCESSES}]")
+        SparkSession.builder.master(f"local[{threads}]")
         .appName("benchmarks")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
