@@ -17,7 +17,12 @@ pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data so
 
 from pyspark.errors import StreamingQueryException
 
+from jetsync_spark.read.triggers import TELLS_START
+
 pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+SEVERAL_BATCHES = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""The setting of PySpark 4.0 and 4.1 for runs of several micro-batches."""
 
 
 class Job:
@@ -73,6 +78,15 @@ def stream(js):
     """
     with numbered(js, 300, storage="file") as stream:
         yield stream
+
+
+@pytest.fixture(scope="module", autouse=True)
+def several_batches(spark):
+    """
+    Without the setting, a run after a failure only repeats the micro-batch that failed.
+    """
+    if not TELLS_START:
+        spark.conf.set(SEVERAL_BATCHES, "true")
 
 
 @pytest.fixture
@@ -151,3 +165,17 @@ def test_another_cluster(client, stream, job):
         extend(js, js.stream(stream.name), 50)
         job.run(servers=other.url)
         assert job.counts == dict.fromkeys(range(1, 451), 1)
+
+
+@pytest.mark.skipif(TELLS_START, reason="PySpark 4.2 always runs several micro-batches")
+def test_runs_of_one_micro_batch(spark, js, stream, job):
+    """Without the setting, the run after a failure repeats its rows, and the next one reads on."""
+    extend(js, stream, 50)
+    spark.conf.set(SEVERAL_BATCHES, "false")
+    try:
+        job.run()
+        assert job.counts == dict.fromkeys(range(1, 401), 1)
+        job.run()
+        assert job.counts == dict.fromkeys(range(1, 451), 1)
+    finally:
+        spark.conf.set(SEVERAL_BATCHES, "true")
