@@ -35,6 +35,14 @@ def news(reader, end):
     return None if found == end else found
 
 
+def parts(reader, start, end):
+    """
+    Return the start and the end of each range of a batch.
+    """
+    found = reader.partitions(start, end)
+    return [(part.start, part.end) for each in found for part in each.value]
+
+
 class TestBatches:
     def test_batches_follow_each_other_across_restarts(self, js, earliest):
         """
@@ -274,10 +282,6 @@ class TestStart:
             options = {"maxOffsetsPerTrigger": "4"}
             reader = earliest(stream, **options).reader
 
-            def parts(reader, start, end):
-                found = reader.partitions(start, end)
-                return [(part.start, part.end) for each in found for part in each.value]
-
             end = reader.latestOffset()
             start = reader.initialOffset()
             assert parts(reader, start, end) == [(1, 11)]
@@ -296,6 +300,20 @@ class TestStart:
             for places in ("earliest", "latest", '{"seq": 5}', '{"seq": 90}'):
                 again = earliest(stream, startingOffsets=places, **options).reader
                 assert parts(again, end, again.latestOffset()) == [(21, 27)]
+
+    def test_an_end_that_is_kept_while_a_batch_is_repeated(self, js, earliest):
+        """
+        PySpark 4.0 and 4.1 can ask for the end of a run before a batch that failed is repeated.
+        """
+        with numbered(js, 10) as stream:
+            end = earliest(stream).reader.latestOffset()
+            extend(js, stream, 5)
+            again = earliest(stream).reader
+            last = again.latestOffset()
+            extend(js, stream, 3)
+            assert parts(again, again.initialOffset(), end) == [(1, 11)]
+            assert parts(again, end, last) == [(11, 16)]
+            assert parts(again, last, again.latestOffset()) == [(16, 19)]
 
     def test_a_start_that_is_not_known_at_first(self, js, earliest):
         """
