@@ -26,6 +26,7 @@ from jetsync._base.reprs import tolerant_repr as _tolerant_repr
 from jetsync._base.stop_signal import StopSignal as StopSignal
 from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
+from jetsync.backups import *
 from jetsync.client import *
 from jetsync.consume.acks import *
 from jetsync.consume.answers import *

@@ -19,6 +19,7 @@ from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto import objects as _objects
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
+from jetsync.backups import restore
 from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
@@ -43,6 +44,7 @@ from jetsync.values.subjects import validate_filter, validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
+    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Unpack
@@ -583,6 +585,62 @@ class JetStream:
             StreamNotFoundError: The stream does not exist.
         """
         _stream_admin.delete(self._context, name, self._context.deadline(timeout))
+
+    def restore_stream(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        verify: bool = True,
+        timeout: Seconds | None = None,
+        on_progress: Callable[[int, int], object] | None = None,
+        **fields: Unpack[StreamFields],
+    ) -> Stream:
+        """
+        Restore a stream from a backup of :meth:`Stream.backup` or of the ``nats`` command line.
+
+        The stream must not exist. It gets the messages with their sequences and times, and the
+        consumers if the backup has them. If the call fails, also by Ctrl-C, jetsync deletes what
+        the server has made of the stream. If this process is killed, an empty stream or a part of
+        the messages may stay: delete the stream before you restore it again.
+
+        Args:
+            path: The folder of the backup.
+            name: Another name for the stream. Only for backups that server 2.15 or later has made.
+                The subjects of the messages stay the same.
+            verify: Whether to compare the files with ``SHA256SUMS`` first, so a damaged backup is
+                refused before anything is sent. All data is read twice then. Backups of the
+                ``nats`` command line have no digests; see :func:`read_backup`.
+            timeout: Seconds without progress. The default is 60. When the server has all data, it
+                may take an hour to build the stream.
+            on_progress: Called with the number of bytes that the server has confirmed, and the
+                total.
+            **fields: Fields of :class:`StreamConfig` to change, such as ``num_replicas`` or
+                ``placement``.
+
+        Raises:
+            BackupDamagedError: The files are damaged. Nothing was sent.
+            OSError: A file is missing or cannot be read. Nothing was sent.
+            InvalidArgumentError, InvalidTypeError: An argument is invalid, or the backup cannot be
+                restored under another name. Nothing was sent.
+            NotSupportedError: The connected server is older than 2.15, and the backup is not.
+                Nothing was sent.
+            ApiError: The server refused to begin, for example because the stream exists (err_code
+                10130).
+            RestoreError: The restore failed later. ``outcome`` says what the server has.
+        """
+        return Stream(
+            self._context,
+            restore(
+                self._context,
+                path,
+                name,
+                fields,
+                verify=verify,
+                timeout=timeout,
+                on_progress=on_progress,
+            ),
+        )
 
     def streams(
         self, subject: str | None = None, *, timeout: Seconds | None = None

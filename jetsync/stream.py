@@ -18,6 +18,7 @@ from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.direct import BatchRead
+from jetsync.backups import back_up
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.dead_workers import open_dead_letters
 from jetsync.consume.ordered import open_ordered
@@ -51,13 +52,15 @@ from jetsync.values.subjects import validate_filter, validate_name, validate_sub
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Unpack
 
     from jetsync._api.consumers import Action
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
+    from jetsync.backups import StreamBackup
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.counters import CounterEntry
     from jetsync.read.pages import ReadPlan
@@ -255,6 +258,56 @@ class Stream:
             request["keep"] = whole_number("keep", keep, 0)
         answer = self._api("PURGE", request or None, self._context.deadline(timeout))
         return read_count(answer.get("purged", 0), "the number of purged messages")
+
+    def backup(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        consumers: bool = True,
+        check: bool = False,
+        timeout: Seconds | None = None,
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> StreamBackup:
+        """
+        Write a backup of the stream into a new folder, as the ``nats`` command line does.
+
+        The backup has the messages that were in the stream when it began. Messages may be published
+        meanwhile. The folder appears when all files are written and on the disk. If the call fails,
+        also by Ctrl-C, there is no folder. :meth:`JetStream.restore_stream` restores the backup.
+
+        jetsync writes each chunk of the data before it asks for more, so the call needs about 10 MB
+        of memory. Servers end a backup if the client is slower than 5 seconds, or 2 seconds before
+        server 2.12. Servers before 2.15 cannot back up streams that are stored in memory.
+
+        Args:
+            path: The folder. It must be empty, or not exist.
+            consumers: Whether the backup has the consumers and what they have acknowledged.
+            check: Whether servers before 2.15 verify the checksums of all messages first. They
+                leave out messages that they cannot read otherwise, without an error before 2.12.
+                Later servers verify each message when they send it.
+            timeout: Seconds without progress. The default is 60. A check shows no progress and may
+                take an hour.
+            on_progress: Called with the number of bytes that were written, before the server
+                compressed them, and the number expected. The latter is an estimate.
+
+        Raises:
+            FileExistsError: There is something at *path*. Nothing was sent.
+            OSError: A file cannot be written.
+            StreamNotFoundError: The stream was deleted.
+            ApiError: The server refused the backup, for example because it has another one to make.
+            PermissionDeniedError: The user may not ask for a backup, or not acknowledge the chunks.
+            BackupError: The server ended the backup, the connection was lost, or there was no
+                progress.
+        """
+        return back_up(
+            self._context,
+            self._name,
+            path,
+            consumers=consumers,
+            check=check,
+            timeout=timeout,
+            on_progress=on_progress,
+        )
 
     def _api(self, verb: str, request: Mapping[str, Any] | None, deadline: Deadline) -> Any:
         """Send a request about this stream."""

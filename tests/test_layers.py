@@ -30,7 +30,7 @@ jetstream
 objects
 kv
 stream
-counters schedules
+backups counters schedules
 consume
 publish read
 _api

@@ -1,5 +1,5 @@
 """
-Replace a file by one with new content, once the content is complete.
+Replace a file by one with new content, or make a folder, once the content is complete.
 """
 
 from __future__ import annotations
@@ -70,6 +70,66 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             # The caller does not know the temporary name.
             error.filename = os.fspath(path)
         raise
+
+
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """
+    Yield a new, private folder that gets this path when the block ends.
+
+    The files in it, which :func:`synced` has written, are then on the disk. If the block fails, the
+    folder is removed with its files.
+
+    Raises:
+        OSError: There is something at the path that is not an empty folder, or the folder cannot be
+            made. Nothing changes.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir() and not any(target.iterdir()):
+        # Windows renames nothing to an existing folder.
+        replaces = True
+    elif os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+    else:
+        replaces = False
+    part = target.with_name(f"{target.name[:50]}.{secrets.token_hex(4)}.part")
+    try:
+        part.mkdir(mode=0o700)
+        yield part
+        if replaces:
+            target.rmdir()
+        _sync_folder(part)
+        part.rename(target)
+        _sync_folder(target.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            for file in part.iterdir():
+                file.unlink()
+            part.rmdir()
+        if isinstance(error, OSError) and error.filename == str(part):
+            # The caller does not know the temporary name.
+            error.filename = os.fspath(path)
+        raise
+
+
+def synced(file: BinaryIO) -> None:
+    """
+    Write what is buffered, and wait until it is on the disk.
+    """
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """
+    Wait until the names in a folder are on the disk, where the system allows it.
+    """
+    if sys.platform != "win32":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 if sys.platform != "win32":

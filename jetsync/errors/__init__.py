@@ -73,6 +73,9 @@ as attributes, can be pickled and copied, and never contain secrets::
     ├── ObjectNotFoundError (KeyError)
     ├── ObjectIsLinkError                     a link has no data of its own
     ├── ObjectCorruptedError                  stored data is missing or has another digest
+    ├── BackupError                           no files were written
+    ├── BackupDamagedError                    nothing was sent
+    ├── RestoreError                          says what the server has now
     ├── PluginError                           may carry a report; in _hooks.errors
     └── DevServerError
 """
@@ -84,6 +87,7 @@ from __future__ import annotations
 import typing as _t
 
 from jetsync.errors.api import *
+from jetsync.errors.backups import *
 from jetsync.errors.base import *
 from jetsync.errors.objects import *
 from jetsync.errors.status import *

@@ -1,0 +1,578 @@
+"""
+Backups of streams in folders, in the format of the ``nats`` command line.
+
+A folder has ``backup.json``, the configuration and the state of the stream, and ``stream.tar.s2``,
+the data as the server sent it. jetsync adds ``SHA256SUMS``, which ``sha256sum -c`` reads, too. The
+data is moved, never decompressed (:mod:`jetsync._proto.snapshot`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+import attrs
+
+from jetsync import errors
+from jetsync._api import streams as _stream_admin
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.failures import raise_failure
+from jetsync._base.fields import check_function, config_of
+from jetsync._base.files import new_folder, synced
+from jetsync._base.turn import refuse_request
+from jetsync._io.listener import Listener
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.requests import Request
+from jetsync._proto import frames
+from jetsync._proto.snapshot import ArchiveFrames, Incoming
+from jetsync.errors.answers import from_api_error
+from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.server_info import decode_json
+from jetsync.values.server_versions import require
+from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_info import StreamInfo, StreamState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
+
+__all__ = ["StreamBackup", "read_backup"]
+
+ABOUT: Final = "backup.json"
+DATA: Final = "stream.tar.s2"
+SUMS: Final = "SHA256SUMS"
+
+# Seconds without progress by default.
+PATIENCE: Final = 60.0
+
+# Seconds to wait while servers show no progress: they check all messages before a backup, and build
+# the stream from its files after a restore. If the connection is lost, the wait ends before.
+SILENCE: Final = 3600.0
+
+# Bytes of a chunk, as in the `nats` command line, and bytes of a restore that are in flight.
+CHUNK: Final = 128 << 10
+WINDOW: Final = 8 << 20
+
+# Bytes that are read from a file at once.
+PIECE: Final = 1 << 20
+
+# Seconds to stop a restore that failed, and to remove what it has left.
+UNDO: Final = 10.0
+
+# Confirmed bytes after which a server has certainly made the stream, if it does so before the end.
+# The first block of the data has 1 MiB.
+MADE: Final = 4 << 20
+
+# The code of the answer if there is a stream of that name.
+NAME_IN_USE: Final = 10130
+
+
+@attrs.frozen(kw_only=True)
+class StreamBackup:
+    """
+    A backup of a stream in a folder.
+    """
+
+    path: Path
+    """The folder."""
+
+    config: StreamConfig
+    """The configuration of the stream, with its name."""
+
+    state: StreamState
+    """The contents of the stream when the backup began."""
+
+    size: int
+    """Bytes of the data in the folder, which is compressed."""
+
+    format: Literal["tar", "archive"]
+    """
+    The format of the data: ``"tar"`` from servers before 2.15, and ``"archive"`` from later ones.
+    Servers before 2.15 cannot restore an archive.
+    """
+
+    digest: str | None = None
+    """The SHA-256 of the data in hex. None if the folder has no file ``SHA256SUMS``."""
+
+    document: Mapping[str, Any] = attrs.field(repr=False)
+    """The content of ``backup.json``."""
+
+
+class BackupOptions(TypedDict, total=False):
+    """
+    The options of :meth:`Stream.backup` as keywords, for type checkers.
+    """
+
+    consumers: bool
+    check: bool
+    timeout: Seconds | None
+    on_progress: Callable[[int, int], object] | None
+
+
+def read_backup(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> StreamBackup:
+    """
+    Read what is in the folder of a backup, without a server.
+
+    Backups of the ``nats`` command line have no ``SHA256SUMS``. Then only the structure of the data
+    is verified, so the call finds data that is cut off, but not each changed byte.
+
+    Args:
+        path: The folder.
+        verify: Whether to read all data and compare it with ``SHA256SUMS``.
+        on_progress: Called with the number of bytes that were read, and the total.
+
+    Raises:
+        BackupDamagedError: The files are damaged or incomplete.
+        OSError: A file is missing or cannot be read.
+    """
+    check_function("on_progress", on_progress)
+    folder = Path(path)
+    about = (folder / ABOUT).read_bytes()
+    with (folder / DATA).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        sums = _read_sums(folder)
+        data_sum = sums.get(DATA)
+        if sums.get(ABOUT, _sum(about)) != _sum(about):
+            raise errors.BackupDamagedError(path, f"{ABOUT} is not as it was written")
+        followed = ArchiveFrames()
+        found = hashlib.sha256()
+        done = 0
+        for piece in _pieces(file):
+            followed.feed(piece)
+            if not verify:
+                break
+            found.update(piece)
+            done += len(piece)
+            if on_progress is not None:
+                on_progress(done, size)
+    problem = followed.problem
+    if problem is None and (followed.format is None or (verify and not followed.is_complete)):
+        problem = f"{DATA} is cut off"
+    if problem is None and verify and data_sum not in {None, found.hexdigest()}:
+        problem = f"{DATA} is not as it was written"
+    if problem is not None or followed.format is None:
+        raise errors.BackupDamagedError(path, str(problem))
+    try:
+        document = decode_json(about)
+        config, state = document["config"], document["state"]
+        return StreamBackup(
+            path=folder,
+            config=from_wire(StreamConfig, config),
+            state=from_wire(StreamState, state),
+            size=size,
+            format=followed.format,
+            digest=data_sum,
+            document=document,
+        )
+    except (errors.ProtocolError, KeyError) as error:
+        reason = f"{ABOUT} has no configuration and state of a stream"
+        raise errors.BackupDamagedError(path, reason) from error
+
+
+def _pieces(file: BinaryIO, size: int = PIECE) -> Iterator[bytes]:
+    return iter(lambda: file.read(size), b"")
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    """Return the digests in ``SHA256SUMS`` by file; none if there is no such file."""
+    try:
+        text = (folder / SUMS).read_text("ascii")
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise errors.BackupDamagedError(folder, f"{SUMS} is not text") from error
+    sums = {line[66:]: line[:64] for line in text.splitlines()}
+    if sums.keys() != {ABOUT, DATA}:
+        raise errors.BackupDamagedError(folder, f"{SUMS} does not name {ABOUT} and {DATA}")
+    return sums
+
+
+def back_up(
+    context: Context,
+    stream: str,
+    path: str | os.PathLike[str],
+    *,
+    consumers: bool = True,
+    check: bool = False,
+    timeout: Seconds | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> StreamBackup:
+    """
+    Write a backup of a stream; see :meth:`Stream.backup`.
+    """
+    context.connection.check()
+    check_function("on_progress", on_progress)
+    seconds = PATIENCE if timeout is None else as_seconds(timeout)
+    request = {"no_consumers": not consumers, "chunk_size": CHUNK}
+    if check:
+        request["jsck"] = True
+    refuse_request()
+    with new_folder(path) as folder:
+        with (folder / DATA).open("xb") as file:
+            receiver = _Receiver(context, stream, seconds)
+            try:
+                document = receiver.ask(request, SILENCE if check else seconds)
+                data_sum, followed = receiver.write(file, document, on_progress)
+            except (
+                errors.ConnectionLostError,
+                errors.DisconnectedError,
+                errors.RequestTimeoutError,
+            ) as error:
+                raise errors.BackupError(stream, str(error)) from error
+            finally:
+                receiver.close()
+            size = file.tell()
+            synced(file)
+        about = json.dumps(document, indent=2, ensure_ascii=False).encode()
+        sums = f"{_sum(about)}  {ABOUT}\n{data_sum}  {DATA}\n".encode()
+        for name, content in ((SUMS, sums), (ABOUT, about)):
+            with (folder / name).open("xb") as file:
+                file.write(content)
+                synced(file)
+    assert followed.format is not None
+    return StreamBackup(
+        path=Path(path),
+        config=from_wire(StreamConfig, document["config"]),
+        state=from_wire(StreamState, document["state"]),
+        size=size,
+        format=followed.format,
+        digest=data_sum,
+        document=document,
+    )
+
+
+class _Receiver:
+    """
+    The data of one backup, as it arrives; one thread.
+    """
+
+    def __init__(self, context: Context, stream: str, seconds: float) -> None:
+        self._context = context
+        self._stream = stream
+        self._seconds = seconds
+        # The server sends no more than its window, so the mailbox needs no limit.
+        self._box = Mailbox(context.connection.new_inbox().encode(), collect_denials=True)
+        self._listener = Listener(context.lane, self._box)
+        self._incoming = Incoming()
+        self._epoch = 0
+
+    def close(self) -> None:
+        """Unsubscribe, so the server stops sending."""
+        self._listener.end()
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Ask the server to send the data, and return the description of the stream."""
+        self._epoch = self._listener.write(b"", Deadline.after(self._seconds))
+        asked = {"deliver_subject": self._box.interest.decode(), **request}
+        endpoint = f"STREAM.SNAPSHOT.{self._stream}"
+        answer = self._context.api(endpoint, asked, Deadline.after(seconds), stream=self._stream)
+        if not (isinstance(answer.get("config"), dict) and isinstance(answer.get("state"), dict)):
+            raise errors.ProtocolError(f"the answer to {endpoint} has no configuration or no state")
+        return {"config": answer["config"], "state": answer["state"]}
+
+    def write(
+        self,
+        file: BinaryIO,
+        document: Mapping[str, Any],
+        on_progress: Callable[[int, int], object] | None,
+    ) -> tuple[str, ArchiveFrames]:
+        """Write the data to a file; return its digest, and the frames."""
+        incoming, box, found, followed = (
+            self._incoming,
+            self._box,
+            hashlib.sha256(),
+            ArchiveFrames(),
+        )
+        expected = from_wire(StreamState, document["state"]).bytes
+        while not incoming.over:
+            self._wait()
+            acks = []
+            for frame in box.drain():
+                if data := incoming.take(frame):
+                    # Before the ack: the server sends no more than can be written.
+                    file.write(data)
+                    found.update(data)
+                    followed.feed(data)
+                    acks.append(frame[1])
+            self._acknowledge([reply for reply in acks if reply])
+            if on_progress is not None:
+                on_progress(followed.size, max(expected, followed.size))
+        problem = incoming.failure or followed.problem
+        if problem is None and not followed.is_complete:
+            problem = "the server has not sent all data"
+        if problem is not None:
+            raise errors.BackupError(self._stream, problem)
+        if on_progress is not None:
+            on_progress(followed.size, followed.size)
+        return found.hexdigest(), followed
+
+    def _wait(self) -> None:
+        """Wait for chunks; raise if none will come."""
+        box, lane = self._box, self._context.lane
+        is_there = lane.wait(box, Deadline.after(self._seconds))
+        if box.frames:
+            return
+        for subject, denial in box.take_denials():
+            if subject.startswith(f"$JS.SNAPSHOT.ACK.{self._stream}.".encode()):
+                raise_failure(denial)
+        if box.failure is not None:
+            raise_failure(box.failure)
+        if box.take_lost() >= self._epoch:
+            raise errors.BackupError(self._stream, "the connection was lost")
+        if not is_there:
+            self._context.connection.probe()
+            raise errors.RequestTimeoutError(
+                f"STREAM.SNAPSHOT.{self._stream}", self._seconds, what="no data arrived"
+            )
+
+    def _acknowledge(self, replies: list[bytes]) -> None:
+        if replies:
+            block = frames.ack_block(replies, b"")
+            self._context.lane.write(block, Deadline.after(self._seconds), self._epoch)
+
+
+def restore(
+    context: Context,
+    path: str | os.PathLike[str],
+    name: str | None,
+    fields: Mapping[str, Any],
+    *,
+    verify: bool,
+    timeout: Seconds | None,
+    on_progress: Callable[[int, int], object] | None,
+) -> StreamInfo:
+    """
+    Restore a stream from a backup; see :meth:`JetStream.restore_stream`.
+    """
+    context.connection.check()
+    check_function("on_progress", on_progress)
+    seconds = PATIENCE if timeout is None else as_seconds(timeout)
+    refuse_request()
+    backup = read_backup(path, verify=verify)
+    before = backup.config.name or ""
+    wanted = config_of(StreamConfig, before if name is None else name, fields, "restore_stream()")
+    _stream_admin.validate_config(wanted)
+    if backup.format == "archive":
+        require("the format of this backup", "2.15", context.server.version)
+    elif wanted.name != before:
+        raise errors.InvalidArgumentError(
+            f"the backup has the format of servers before 2.15, which cannot be restored under"
+            f" another name than {before!r}",
+            argument="name",
+        )
+    config = {**backup.document["config"], **to_wire(wanted)}
+    return _Restore(context, backup, config, seconds, on_progress).run()
+
+
+class _Restore:
+    """
+    One restore; one thread.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        backup: StreamBackup,
+        config: Mapping[str, Any],
+        seconds: float,
+        on_progress: Callable[[int, int], object] | None,
+    ) -> None:
+        self._context = context
+        self._backup = backup
+        self._config = config
+        self._name: str = config["name"]
+        self._seconds = seconds
+        self._on_progress = on_progress
+        # The subject that takes the chunks, and the connection that carries them.
+        self._target = b""
+        self._epoch: int | None = None
+        self._in_flight: deque[tuple[Request, int]] = deque()
+        self._flying = self._done = 0
+        # When the server made the stream. It tells the stream from another one of the name.
+        self._created: str | None = None
+        # Whether the end was sent, after all data.
+        self._has_ended = False
+
+    def run(self) -> StreamInfo:
+        """Restore the stream, and return its description."""
+        document = {"config": self._config, "state": self._backup.document["state"]}
+        endpoint = f"STREAM.RESTORE.{self._name}"
+        try:
+            answer = self._context.api(
+                endpoint, document, Deadline.after(self._seconds), stream=self._name
+            )
+        except (errors.RequestTimeoutError, errors.ConnectionLostError) as error:
+            if isinstance(error, errors.ConnectionLostError) and not error.sent:
+                raise
+            # In a cluster, the server may have made an empty stream.
+            raise errors.RestoreError(self._name, str(error), outcome="part") from error
+        self._target = str(answer.get("deliver_subject")).encode()
+        try:
+            with (self._backup.path / DATA).open("rb") as file:
+                self._send(file)
+            return self._finish()
+        except BaseException as error:
+            outcome = self._undo(error)
+            if isinstance(error, errors.JetSyncError):
+                raise errors.RestoreError(
+                    self._name, str(error), outcome=outcome, done=self._done
+                ) from error
+            raise
+        finally:
+            for request, _ in self._in_flight:
+                request.end()
+
+    def _send(self, file: BinaryIO) -> None:
+        session, in_flight = self._context.connection.session, self._in_flight
+        size = min(CHUNK, self._context.server.max_payload)
+        for chunk in _pieces(file, size):
+            while self._flying >= WINDOW:
+                self._settle()
+            request = Request(session, self._target)
+            in_flight.append((request, len(chunk)))
+            self._flying += len(chunk)
+            block = frames.pub(self._target, request.address, chunk)
+            # Chunks must not overtake others, so they all use one connection.
+            request.send(block, Deadline.after(self._seconds), self._epoch)
+            self._epoch = request.epoch
+        while in_flight:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the server has confirmed the oldest chunk."""
+        request, size = self._in_flight[0]
+        self._context.lane.wait(request, Deadline.after(self._seconds))
+        try:
+            answer = request.answer()
+        except errors.NoRespondersError as error:
+            # A server ends a restore after 5 seconds without a chunk, or when it shuts down.
+            raise errors.ConnectionLostError(
+                subject=error.subject, reason="the server has ended the restore"
+            ) from error
+        if answer is None:
+            self._context.connection.probe()
+            raise errors.RequestTimeoutError(
+                self._target.decode(), self._seconds, what="no chunk was confirmed"
+            )
+        if answer[3]:
+            self._read(answer[3])
+        self._in_flight.popleft()
+        self._flying -= size
+        self._done += size
+        if self._on_progress is not None:
+            self._on_progress(self._done, self._backup.size)
+        if self._done - size < MADE <= self._done:
+            # The user may not have the permission.
+            with contextlib.suppress(errors.JetSyncError):
+                self._created = self._look(Deadline.after(self._seconds))[0]
+
+    def _read(self, data: bytes) -> dict[str, Any]:
+        """Return an answer; raise if it is an error."""
+        answer = decode_json(data)
+        if "error" in answer:
+            raise from_api_error(answer["error"], self._name)
+        return answer
+
+    def _finish(self) -> StreamInfo:
+        """Tell the server that this was all, and return its description of the stream."""
+        deadline = Deadline.after(max(self._seconds, SILENCE))
+        self._has_ended = True
+        frame = self._context.connection.exchange(
+            self._target, None, b"", deadline, epoch=self._epoch
+        )
+        answer = self._read(frame[3])
+        answer.pop("type", None)
+        return _stream_admin.stream_info(answer)
+
+    # After a failure
+
+    def _undo(self, error: BaseException) -> Literal["nothing", "part", "unknown"]:
+        """
+        Stop the restore, remove what it has made, and return what the server has then.
+
+        Servers from 2.15 on keep what they have stored of an archive. In a cluster, all servers
+        keep an empty stream if the client goes away, and those from 2.15 on also after an error.
+        """
+        is_answer = isinstance(error, errors.ApiError)
+        if self._has_ended and not is_answer:
+            return "unknown"
+        deadline = Deadline.after(min(self._seconds, UNDO))
+        try:
+            failure = error if is_answer else self._stop(deadline)
+            if isinstance(failure, errors.ApiError) and failure.err_code == NAME_IN_USE:
+                # Another client has made the stream meanwhile.
+                return "nothing"
+            return "nothing" if self._remove(failure is not None, deadline) else "part"
+        except errors.JetSyncError:
+            return "part"
+
+    def _stop(self, deadline: Deadline) -> BaseException | None:
+        """
+        Stop the restore, and return why it has failed; None if the server had ended it before.
+        """
+        connection, lane = self._context.connection, self._context.lane
+        try:
+            if self._backup.format == "archive":
+                # The data is cut off here, so the server refuses it, and says if it was the name.
+                self._read(connection.exchange(self._target, None, b"", deadline)[3])
+            else:
+                # A server before 2.12 would first build the stream from the data so far. So the
+                # first of these says whether the server still listens. A chunk without a reply
+                # subject ends the restore at once.
+                connection.exchange(self._target, None, b"\0", deadline)
+                lane.write(frames.pub(self._target, b"", b"\0"), deadline)
+                connection.flush(deadline)
+        except errors.NoRespondersError:
+            return None
+        except errors.ApiError as error:
+            return error
+        return errors.JetSyncError("stopped")
+
+    def _remove(self, is_known: bool, deadline: Deadline) -> bool:  # noqa: FBT001
+        """
+        Delete the stream if this restore has made it, and return whether nothing of it is left.
+
+        *is_known* says whether the restore has failed just now, so the name was not free before.
+        """
+        created, cluster = self._look(deadline)
+        context = self._context
+        is_single = cluster is None and context.server.cluster is None and context.domain is None
+        if created is None and is_single:
+            return True
+        if not is_known and (created is None or created != self._created):
+            return False
+        if is_known and created is not None and is_single and self._backup.format == "tar":
+            # Of another client: a single server makes nothing of its own before the end.
+            return True
+        with contextlib.suppress(errors.StreamNotFoundError):
+            _stream_admin.delete(context, self._name, deadline)
+        return True
+
+    def _look(self, deadline: Deadline) -> tuple[str | None, str | None]:
+        """Return when the stream was made, and the name of its cluster; None if there is none."""
+        endpoint = f"STREAM.INFO.{self._name}"
+        try:
+            answer = self._context.api(endpoint, None, deadline, stream=self._name)
+        except errors.StreamNotFoundError:
+            return None, None
+        cluster = answer.get("cluster")
+        name = cluster.get("name") if isinstance(cluster, dict) else None
+        return str(answer.get("created")), name
