@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 import jetsync
+from jetsync.cli._backups import add_backups
 from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._name_completion import bucket_argument
 from jetsync.cli._output import (
@@ -49,6 +50,9 @@ def kv() -> None:
     """
     Create, list, read, change and watch key-value buckets.
     """
+
+
+add_backups(kv, bucket_argument, lambda js, name: js.key_value(name), "a bucket", "KV_")
 
 
 @kv.command("ls")

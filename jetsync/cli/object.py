@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync
+from jetsync.cli._backups import add_backups
 from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._name_completion import store_argument
 from jetsync.cli._output import (
@@ -72,6 +73,11 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     config = jetsync.ObjectStoreConfig(bucket=bucket, **fields)
     made = jetstream(options).create_object_store(config)
     say(f"created the object store {made.bucket}", style=GOOD)
+
+
+add_backups(
+    object, store_argument(), lambda js, name: js.object_store(name), "an object store", "OBJ_"
+)
 
 
 @object.command("ls")

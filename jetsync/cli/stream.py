@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
+from jetsync.cli._backups import add_backups
 from jetsync.cli._connection import Group, jetstream
 from jetsync.cli._name_completion import stream_name_argument
 from jetsync.cli._output import (
@@ -197,6 +198,11 @@ def create_stream(
 _create = copy.copy(create_stream)
 _create.hidden = True
 stream.add_command(_create, "create")
+
+
+add_backups(
+    stream, stream_name_argument, lambda js, name: js.stream(name, lookup=False), "a stream"
+)
 
 
 @stream.command("rm")

@@ -30,9 +30,13 @@ from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
+    from typing_extensions import Unpack
+
     from jetsync._base.deadline import Seconds
+    from jetsync.backups import BackupOptions, StreamBackup
     from jetsync.kv.bucket import Bucket
     from jetsync.kv.codecs import KeyCodec, ValueCodec
     from jetsync.kv.entry import Entry
@@ -663,6 +667,25 @@ class KeyValue(Generic[ValueT]):
                 )
             changed += 1 if answer.get("purged") else 0
         return changed
+
+    def backup(
+        self, path: str | os.PathLike[str], **options: Unpack[BackupOptions]
+    ) -> StreamBackup:
+        """
+        Write a backup of the bucket into a new folder, as :meth:`Stream.backup` does.
+
+        Restore it with :meth:`JetStream.restore_stream`, under the same name.
+
+        Args:
+            path: The folder. It must be empty, or not exist.
+            **options: As for :meth:`Stream.backup`.
+
+        Raises:
+            BucketNotFoundError: The bucket does not exist any more.
+            BackupError, FileExistsError, ...: As :meth:`Stream.backup`.
+        """
+        with self._bucket.named():
+            return self._bucket.stream.backup(path, **options)
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:
         """

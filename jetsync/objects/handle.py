@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from typing_extensions import Unpack
+
     from jetsync._base.deadline import Seconds
+    from jetsync.backups import BackupOptions, StreamBackup
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.source import ObjectData
     from jetsync.stream import Stream
@@ -618,6 +621,25 @@ class ObjectStore:
         """
         seconds = as_seconds(READING if timeout is None else timeout)
         return collect_garbage(self._bucket, as_seconds(older_than, "older_than"), seconds)
+
+    def backup(
+        self, path: str | os.PathLike[str], **options: Unpack[BackupOptions]
+    ) -> StreamBackup:
+        """
+        Write a backup of the object store into a new folder, as :meth:`Stream.backup` does.
+
+        Restore it with :meth:`JetStream.restore_stream`, under the same name.
+
+        Args:
+            path: The folder. It must be empty, or not exist.
+            **options: As for :meth:`Stream.backup`.
+
+        Raises:
+            ObjectStoreNotFoundError: The object store does not exist any more.
+            BackupError, FileExistsError, ...: As :meth:`Stream.backup`.
+        """
+        with self._bucket.named:
+            return self._bucket.stream.backup(path, **options)
 
     def status(self, *, timeout: Seconds | None = None) -> ObjectStoreStatus:
         """

@@ -1,0 +1,154 @@
+"""
+The commands `backup` and `restore` of streams, buckets and object stores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+import jetsync
+from jetsync.cli._connection import jetstream
+from jetsync.cli._output import (
+    GOOD,
+    json_option,
+    print_json,
+    progress,
+    readable_files,
+    say,
+    shown_file,
+    size,
+)
+from jetsync.cli._units import number_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER: Final = click.Path(path_type=Path)
+"""The folder of a backup."""
+
+
+def add_backups(
+    group: click.Group,
+    argument: Callable[[Any], Any],
+    open_: Callable[[jetsync.JetStream, str], Any],
+    what: str,
+    prefix: str = "",
+) -> None:
+    """
+    Add the commands to a group.
+
+    Args:
+        group: The group.
+        argument: The argument of the name, with its completion.
+        open_: Returns the handle that makes the backup, from a name.
+        what: What the group is about, with its article.
+        prefix: The beginning of the names of its streams.
+    """
+    kind = what.partition(" ")[2]
+
+    @group.command("backup", help=f"Write a backup of {what} into the new folder DIR.")
+    @argument
+    @click.argument("folder", metavar="DIR", type=FOLDER)
+    @click.option("--no-consumers", is_flag=True, help="Leave out the consumers.")
+    @click.option(
+        "--check",
+        is_flag=True,
+        help="Verify all messages first. Servers from 2.15 on always verify them.",
+    )
+    @json_option
+    def backup(
+        *,
+        options: jetsync.ConnectOptions,
+        folder: Path,
+        no_consumers: bool,
+        check: bool,
+        as_json: bool,
+        **given: str,
+    ) -> None:
+        (name,) = given.values()
+        handle = open_(jetstream(options), name)
+        with readable_files(), progress("backup", None, in_bytes=True) as show:
+            made = handle.backup(
+                folder,
+                consumers=not no_consumers,
+                check=check,
+                on_progress=lambda done, total: show(completed=done, total=total),
+            )
+        if as_json:
+            print_json(backup_dict(made))
+        else:
+            count = _messages(made.state.messages)
+            where = shown_file(folder)
+            say(f"wrote a backup of {name} to {where}, {count}, {size(made.size)}", style=GOOD)
+
+    def restore(
+        *,
+        options: jetsync.ConnectOptions,
+        folder: Path,
+        no_verify: bool,
+        as_json: bool,
+        name: str | None = None,
+        **fields: Any,
+    ) -> None:
+        with readable_files(), progress("verify", None, in_bytes=True) as show:
+            found = jetsync.read_backup(
+                folder,
+                verify=not no_verify,
+                on_progress=lambda done, total: show(completed=done, total=total),
+            )
+        if not (found.config.name or "").startswith(prefix):
+            raise click.ClickException(
+                f"{shown_file(folder)} has no backup of {what}, but of the stream"
+                f" {found.config.name}: use `jetsync stream restore`."
+            )
+        fields = {key: value for key, value in fields.items() if value is not None}
+        js = jetstream(options)
+        with readable_files(), progress("restore", found.size, in_bytes=True) as show:
+            made = js.restore_stream(
+                folder,
+                name,
+                verify=False,
+                on_progress=lambda done, _: show(completed=done),
+                **fields,
+            )
+        if as_json:
+            print_json(backup_dict(found) | {"stream": made.name})
+        else:
+            count = _messages(made.cached_info.state.messages)
+            say(f"restored {made.name.removeprefix(prefix)}, {count}", style=GOOD)
+
+    about = f"Restore {what} from the backup in the folder DIR. The {kind} must not exist."
+    name = click.option("--name", metavar="NAME", help="Restore under another name.")
+    replicas = number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
+    no_verify = click.option(
+        "--no-verify", is_flag=True, help="Do not compare the files with their digests first."
+    )
+    command: Any = replicas(no_verify(json_option(restore)))
+    if not prefix:
+        # The messages of a bucket have its name in their subjects.
+        command = name(command)
+    command = click.argument("folder", metavar="DIR", type=FOLDER)(command)
+    group.command("restore", help=about)(command)
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} {'message' if count == 1 else 'messages'}"
+
+
+def backup_dict(made: jetsync.StreamBackup) -> dict[str, Any]:
+    """
+    Return the description of a backup for JSON.
+    """
+    return {
+        "stream": made.config.name,
+        "path": str(made.path),
+        "messages": made.state.messages,
+        "last_sequence": made.state.last_seq,
+        "consumers": made.state.consumer_count,
+        "size": made.size,
+        "format": made.format,
+        "sha256": made.digest,
+    }
