@@ -46,6 +46,8 @@ ARGUMENTS = {
     "reason": "it is late",
     "reply": "r.1",
     "server_id": "NA",
+    "path": "folder",
+    "outcome": "part",
 }
 
 
@@ -83,6 +85,7 @@ def test_every_error_is_public():
         name
         for module in (
             errors.api,
+            errors.backups,
             errors.base,
             errors.objects,
             errors.status,

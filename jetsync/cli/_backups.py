@@ -44,12 +44,12 @@ def add_backups(
         group: The group.
         argument: The argument of the name, with its completion.
         open_: Returns the handle that makes the backup, from a name.
-        what: What the group is about, with its article.
+        what: What the group is about, and its argument.
         prefix: The beginning of the names of its streams.
     """
-    kind = what.partition(" ")[2]
+    kind = what.rpartition(" ")[0]
 
-    @group.command("backup", help=f"Write a backup of {what} into the new folder DIR.")
+    @group.command("backup", help=f"Write a backup of the {what} into the new folder DIR.")
     @argument
     @click.argument("folder", metavar="DIR", type=FOLDER)
     @click.option("--no-consumers", is_flag=True, help="Leave out the consumers.")
@@ -101,8 +101,8 @@ def add_backups(
             )
         if not (found.config.name or "").startswith(prefix):
             raise click.ClickException(
-                f"{shown_file(folder)} has no backup of {what}, but of the stream"
-                f" {found.config.name}: use `jetsync stream restore`."
+                f"{shown_file(folder)} is a backup of the stream {found.config.name}, which is no"
+                f" {kind}: use `jetsync stream restore`."
             )
         fields = {key: value for key, value in fields.items() if value is not None}
         js = jetstream(options)
@@ -120,7 +120,7 @@ def add_backups(
             count = _messages(made.cached_info.state.messages)
             say(f"restored {made.name.removeprefix(prefix)}, {count}", style=GOOD)
 
-    about = f"Restore {what} from the backup in the folder DIR. The {kind} must not exist."
+    about = f"Restore the {kind} of the backup in the folder DIR. It must not exist."
     name = click.option("--name", metavar="NAME", help="Restore under another name.")
     replicas = number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
     no_verify = click.option(

@@ -23,8 +23,8 @@ _ELSEWHERE: Final = {
         reply req request restore rtt schema service sub subscribe top trace traffic
     """,
     "stream": """
-        backup cluster copy cp edit find gaps get graph query report restore rmm seal snapshot state
-        subj subjects update view
+        cluster copy cp edit find gaps get graph query report rmm seal snapshot state subj
+        subjects update view
     """,
     "consumer": """
         cluster copy cp edit find graph pause query report reset resume state sub unpin update

@@ -52,7 +52,7 @@ def kv() -> None:
     """
 
 
-add_backups(kv, bucket_argument, lambda js, name: js.key_value(name), "a bucket", "KV_")
+add_backups(kv, bucket_argument, lambda js, name: js.key_value(name), "bucket BUCKET", "KV_")
 
 
 @kv.command("ls")

@@ -76,7 +76,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
 
 
 add_backups(
-    object, store_argument(), lambda js, name: js.object_store(name), "an object store", "OBJ_"
+    object, store_argument(), lambda js, name: js.object_store(name), "object store BUCKET", "OBJ_"
 )
 
 

@@ -201,7 +201,7 @@ stream.add_command(_create, "create")
 
 
 add_backups(
-    stream, stream_name_argument, lambda js, name: js.stream(name, lookup=False), "a stream"
+    stream, stream_name_argument, lambda js, name: js.stream(name, lookup=False), "stream NAME"
 )
 
 

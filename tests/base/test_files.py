@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from jetsync._base import files
-from jetsync._base.files import replaceable, replacing
+from jetsync._base.files import new_folder, replaceable, replacing, synced
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs the files of POSIX systems")
 
@@ -202,3 +202,62 @@ def test_a_failed_block_changes_nothing(tmp_path):
 
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+class TestNewFolder:
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_folder_appears_with_its_files(self, tmp_path, exists):
+        """
+        The folder gets its name at the end, also in place of an empty one.
+        """
+        path = tmp_path / "folder"
+        if exists:
+            path.mkdir()
+        with new_folder(path) as made:
+            with (made / "file").open("xb") as file:
+                file.write(b"data")
+                synced(file)
+            assert not path.is_dir() or not any(path.iterdir())
+        assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+        assert (path / "file").read_bytes() == b"data"
+
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_failure_leaves_nothing(self, tmp_path, exists):
+        """
+        If the block fails, also by Ctrl-C, everything is as before.
+        """
+        path = tmp_path / "folder"
+        if exists:
+            path.mkdir()
+
+        def fail():
+            with new_folder(path) as made:
+                (made / "file").touch()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        assert [each.name for each in tmp_path.iterdir()] == (["folder"] if exists else [])
+        assert not exists or not any(path.iterdir())
+
+    def test_what_exists_is_refused(self, tmp_path):
+        """
+        A file, or a folder with content, stays as it is.
+        """
+        (tmp_path / "file").write_bytes(b"old")
+        for path in (tmp_path, tmp_path / "file"):
+            with pytest.raises(FileExistsError, match=re.escape(str(path))), new_folder(path):
+                pass
+        path = tmp_path / "missing" / "folder"
+        with pytest.raises(FileNotFoundError, match=re.escape(str(path))), new_folder(path):
+            pass
+        assert (tmp_path / "file").read_bytes() == b"old"
+
+    @posix
+    def test_it_is_private(self, tmp_path):
+        """
+        Others may not look into the folder, because messages may be private.
+        """
+        with new_folder(tmp_path / "folder"):
+            pass
+        assert mode_of(tmp_path / "folder") == 0o700

@@ -143,6 +143,18 @@ def js_of(
 
 
 @pytest.fixture
+def own(request: pytest.FixtureRequest) -> Iterator[tuple[DevServer, jetsync.JetStream]]:
+    """
+    A server for this test alone, of the version in the parameter, and its JetStream.
+    """
+    with (
+        DevServer(getattr(request, "param", None)) as server,
+        jetsync.connect(server.url) as client,
+    ):
+        yield server, client.jetstream(timeout=20)
+
+
+@pytest.fixture
 def proxy(nats_server: DevServer) -> Iterator[CutProxy]:
     """
     A proxy between a client and the server that can cut the connection.
