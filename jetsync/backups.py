@@ -54,9 +54,12 @@ SUMS: Final = "SHA256SUMS"
 # Seconds without progress by default.
 PATIENCE: Final = 60.0
 
-# Seconds to wait while servers show no progress: they check all messages before a backup, and build
-# the stream from its files after a restore. If the connection is lost, the wait ends before.
-SILENCE: Final = 3600.0
+# Seconds to wait for the answer to a restore, as the `nats` command line does: servers before 2.15
+# build the stream when they have all data. If the connection is lost, the wait ends before.
+BUILDING: Final = 3600.0
+
+# Bytes per second that servers before 2.15 check at least before they send a backup.
+SLOWEST_CHECK: Final = 10e6
 
 # Bytes of a chunk, as in the `nats` command line, and bytes of a restore that are in flight.
 CHUNK: Final = 128 << 10
@@ -221,42 +224,17 @@ def back_up(
     context.connection.check()
     check_function("on_progress", on_progress)
     seconds = PATIENCE if timeout is None else as_seconds(timeout)
-    request = {"no_consumers": not consumers, "chunk_size": CHUNK}
+    # In a cluster, nobody answers if the stream does not exist.
+    first = context.default_timeout if timeout is None else seconds
+    request: dict[str, Any] = {"no_consumers": not consumers, "chunk_size": CHUNK}
+    refuse_request()
     if check:
         request["jsck"] = True
-    refuse_request()
-    with new_folder(path) as folder:
-        with (folder / DATA).open("xb") as file:
-            receiver = _Receiver(context, stream, seconds)
-            try:
-                document = receiver.ask(request, SILENCE if check else seconds)
-                data_sum, followed = receiver.write(file, document, on_progress)
-            except (
-                errors.ConnectionLostError,
-                errors.DisconnectedError,
-                errors.RequestTimeoutError,
-            ) as error:
-                raise errors.BackupError(stream, str(error)) from error
-            finally:
-                receiver.close()
-            size = file.tell()
-            synced(file)
-        about = json.dumps(document, indent=2, ensure_ascii=False).encode()
-        sums = f"{_sum(about)}  {ABOUT}\n{data_sum}  {DATA}\n".encode()
-        for name, content in ((SUMS, sums), (ABOUT, about)):
-            with (folder / name).open("xb") as file:
-                file.write(content)
-                synced(file)
-    assert followed.format is not None
-    return StreamBackup(
-        path=Path(path),
-        config=from_wire(StreamConfig, document["config"]),
-        state=from_wire(StreamState, document["state"]),
-        size=size,
-        format=followed.format,
-        digest=data_sum,
-        document=document,
-    )
+        state = _stream_admin.info(context, stream, Deadline.after(first)).state
+        first += state.bytes / SLOWEST_CHECK
+    receiver = _Receiver(context, stream, seconds, on_progress)
+    new_folder(path, lambda folder: receiver.run(folder, request, Deadline.after(first)))
+    return read_backup(path, verify=False)
 
 
 class _Receiver:
@@ -264,65 +242,81 @@ class _Receiver:
     The data of one backup, as it arrives; one thread.
     """
 
-    def __init__(self, context: Context, stream: str, seconds: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        stream: str,
+        seconds: float,
+        on_progress: Callable[[int, int], object] | None,
+    ) -> None:
         self._context = context
         self._stream = stream
         self._seconds = seconds
+        self._on_progress = on_progress
         # The server sends no more than its window, so the mailbox needs no limit.
         self._box = Mailbox(context.connection.new_inbox().encode(), collect_denials=True)
-        self._listener = Listener(context.lane, self._box)
-        self._incoming = Incoming()
         self._epoch = 0
 
-    def close(self) -> None:
-        """Unsubscribe, so the server stops sending."""
-        self._listener.end()
+    def run(self, folder: Path, request: Mapping[str, Any], deadline: Deadline) -> None:
+        """Write the files; *deadline* is that of the first answer."""
+        listener = Listener(self._context.lane, self._box)
+        with (folder / DATA).open("xb") as file:
+            try:
+                self._epoch = listener.write(b"", Deadline.after(self._seconds))
+                document = self._ask(request, deadline)
+                data_sum = self._write(file, document)
+            except (
+                errors.ConnectionLostError,
+                errors.DisconnectedError,
+                errors.RequestTimeoutError,
+            ) as error:
+                raise errors.BackupError(self._stream, str(error)) from error
+            finally:
+                # The server stops sending.
+                listener.end()
+            synced(file)
+        about = json.dumps(document, indent=2, ensure_ascii=False).encode()
+        sums = f"{_sum(about)}  {ABOUT}\n{data_sum}  {DATA}\n".encode()
+        for name, content in ((SUMS, sums), (ABOUT, about)):
+            with (folder / name).open("xb") as file:
+                file.write(content)
+                synced(file)
 
-    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
         """Ask the server to send the data, and return the description of the stream."""
-        self._epoch = self._listener.write(b"", Deadline.after(self._seconds))
         asked = {"deliver_subject": self._box.interest.decode(), **request}
         endpoint = f"STREAM.SNAPSHOT.{self._stream}"
-        answer = self._context.api(endpoint, asked, Deadline.after(seconds), stream=self._stream)
+        answer = self._context.api(endpoint, asked, deadline, stream=self._stream)
         if not (isinstance(answer.get("config"), dict) and isinstance(answer.get("state"), dict)):
             raise errors.ProtocolError(f"the answer to {endpoint} has no configuration or no state")
         return {"config": answer["config"], "state": answer["state"]}
 
-    def write(
-        self,
-        file: BinaryIO,
-        document: Mapping[str, Any],
-        on_progress: Callable[[int, int], object] | None,
-    ) -> tuple[str, ArchiveFrames]:
-        """Write the data to a file; return its digest, and the frames."""
-        incoming, box, found, followed = (
-            self._incoming,
-            self._box,
-            hashlib.sha256(),
-            ArchiveFrames(),
-        )
+    def _write(self, file: BinaryIO, document: Mapping[str, Any]) -> str:
+        """Write the data to a file, and return its digest."""
+        incoming, followed, found = Incoming(), ArchiveFrames(), hashlib.sha256()
         expected = from_wire(StreamState, document["state"]).bytes
         while not incoming.over:
             self._wait()
-            acks = []
-            for frame in box.drain():
+            replies = []
+            for frame in self._box.drain():
                 if data := incoming.take(frame):
                     # Before the ack: the server sends no more than can be written.
                     file.write(data)
                     found.update(data)
                     followed.feed(data)
-                    acks.append(frame[1])
-            self._acknowledge([reply for reply in acks if reply])
-            if on_progress is not None:
-                on_progress(followed.size, max(expected, followed.size))
+                    replies.append(frame[1])
+            if acks := frames.ack_block(filter(None, replies), b""):
+                self._context.lane.write(acks, Deadline.after(self._seconds), self._epoch)
+            if self._on_progress is not None and not incoming.over:
+                self._on_progress(followed.size, max(expected, followed.size))
         problem = incoming.failure or followed.problem
         if problem is None and not followed.is_complete:
             problem = "the server has not sent all data"
         if problem is not None:
             raise errors.BackupError(self._stream, problem)
-        if on_progress is not None:
-            on_progress(followed.size, followed.size)
-        return found.hexdigest(), followed
+        if self._on_progress is not None:
+            self._on_progress(followed.size, followed.size)
+        return found.hexdigest()
 
     def _wait(self) -> None:
         """Wait for chunks; raise if none will come."""
@@ -342,11 +336,6 @@ class _Receiver:
             raise errors.RequestTimeoutError(
                 f"STREAM.SNAPSHOT.{self._stream}", self._seconds, what="no data arrived"
             )
-
-    def _acknowledge(self, replies: list[bytes]) -> None:
-        if replies:
-            block = frames.ack_block(replies, b"")
-            self._context.lane.write(block, Deadline.after(self._seconds), self._epoch)
 
 
 def restore(
@@ -413,23 +402,17 @@ class _Restore:
 
     def run(self) -> StreamInfo:
         """Restore the stream, and return its description."""
-        document = {"config": self._config, "state": self._backup.document["state"]}
-        endpoint = f"STREAM.RESTORE.{self._name}"
         try:
-            answer = self._context.api(
-                endpoint, document, Deadline.after(self._seconds), stream=self._name
-            )
-        except (errors.RequestTimeoutError, errors.ConnectionLostError) as error:
-            if isinstance(error, errors.ConnectionLostError) and not error.sent:
-                raise
-            # In a cluster, the server may have made an empty stream.
-            raise errors.RestoreError(self._name, str(error), outcome="part") from error
-        self._target = str(answer.get("deliver_subject")).encode()
-        try:
+            self._begin()
             with (self._backup.path / DATA).open("rb") as file:
                 self._send(file)
             return self._finish()
         except BaseException as error:
+            is_unknown = isinstance(error, errors.RequestTimeoutError) or getattr(
+                error, "sent", False
+            )
+            if not (self._target or is_unknown):
+                raise
             outcome = self._undo(error)
             if isinstance(error, errors.JetSyncError):
                 raise errors.RestoreError(
@@ -439,6 +422,17 @@ class _Restore:
         finally:
             for request, _ in self._in_flight:
                 request.end()
+
+    def _begin(self) -> None:
+        """Ask the server to restore the stream."""
+        document = {"config": self._config, "state": self._backup.document["state"]}
+        answer = self._context.api(
+            f"STREAM.RESTORE.{self._name}",
+            document,
+            Deadline.after(self._seconds),
+            stream=self._name,
+        )
+        self._target = str(answer.get("deliver_subject")).encode()
 
     def _send(self, file: BinaryIO) -> None:
         session, in_flight = self._context.connection.session, self._in_flight
@@ -493,7 +487,7 @@ class _Restore:
 
     def _finish(self) -> StreamInfo:
         """Tell the server that this was all, and return its description of the stream."""
-        deadline = Deadline.after(max(self._seconds, SILENCE))
+        deadline = Deadline.after(max(self._seconds, BUILDING))
         self._has_ended = True
         frame = self._context.connection.exchange(
             self._target, None, b"", deadline, epoch=self._epoch
@@ -511,6 +505,9 @@ class _Restore:
         Servers from 2.15 on keep what they have stored of an archive. In a cluster, all servers
         keep an empty stream if the client goes away, and those from 2.15 on also after an error.
         """
+        if not self._target:
+            # In a cluster, the server may have made an empty stream.
+            return "part"
         is_answer = isinstance(error, errors.ApiError)
         if self._has_ended and not is_answer:
             return "unknown"

@@ -272,8 +272,8 @@ class Stream:
         Write a backup of the stream into a new folder, as the ``nats`` command line does.
 
         The backup has the messages that were in the stream when it began. Messages may be published
-        meanwhile. The folder appears when all files are written and on the disk. If the call fails,
-        also by Ctrl-C, there is no folder. :meth:`JetStream.restore_stream` restores the backup.
+        meanwhile. The folder appears when all files are written and on the disk. If the call fails
+        before, also by Ctrl-C, nothing is left. :meth:`JetStream.restore_stream` restores it.
 
         jetsync writes each chunk of the data before it asks for more, so the call needs about 10 MB
         of memory. Servers end a backup if the client is slower than 5 seconds, or 2 seconds before
@@ -285,8 +285,8 @@ class Stream:
             check: Whether servers before 2.15 verify the checksums of all messages first. They
                 leave out messages that they cannot read otherwise, without an error before 2.12.
                 Later servers verify each message when they send it.
-            timeout: Seconds without progress. The default is 60. A check shows no progress and may
-                take an hour.
+            timeout: Seconds without progress. The default is 60, and the timeout of the context
+                for the first answer. A check shows no progress, and may take longer.
             on_progress: Called with the number of bytes that were written, before the server
                 compressed them, and the number expected. The latter is an estimate.
 

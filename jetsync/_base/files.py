@@ -11,10 +11,12 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 
 def replaceable(path: str | os.PathLike[str]) -> tuple[Path, os.stat_result | None]:
@@ -72,13 +74,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-@contextlib.contextmanager
-def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def new_folder(path: str | os.PathLike[str], fill: Callable[[Path], T]) -> T:
     """
-    Yield a new, private folder that gets this path when the block ends.
+    Call *fill* with a new, private folder that gets this path afterwards; return the result.
 
-    The files in it, which :func:`synced` has written, are then on the disk. If the block fails, the
-    folder is removed with its files.
+    The files in it, which :func:`synced` has written, are then on the disk. If *fill* fails, the
+    folder is removed with its files. This is no context manager, because Ctrl-C at its beginning
+    would leave the folder.
 
     Raises:
         OSError: There is something at the path that is not an empty folder, or the folder cannot be
@@ -95,12 +97,13 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     part = target.with_name(f"{target.name[:50]}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(mode=0o700)
-        yield part
+        result = fill(part)
         if replaces:
             target.rmdir()
         _sync_folder(part)
         part.rename(target)
         _sync_folder(target.parent)
+        return result
     except BaseException as error:
         with contextlib.suppress(OSError):
             for file in part.iterdir():
@@ -125,11 +128,13 @@ def _sync_folder(folder: Path) -> None:
     Wait until the names in a folder are on the disk, where the system allows it.
     """
     if sys.platform != "win32":
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        # Some file systems cannot.
+        with contextlib.suppress(OSError):
+            number = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
 
 
 if sys.platform != "win32":

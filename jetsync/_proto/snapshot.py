@@ -10,8 +10,8 @@ status if there was one chunk only. Any other status is a failure.
 
 Seen on servers 2.10.26 to 2.15.1:
 
-- 8 MiB may wait for acks. The field ``window_size`` changes that on some servers of 2.12 and later;
-  earlier ones ignore or refuse it. So jetsync leaves it out.
+- 8 MiB may wait for acks. The field ``window_size`` changes that from some release of 2.12 on.
+  Server 2.12.0 does not know it, and refuses unknown fields. So jetsync leaves it out.
 - Servers before 2.12 wait 2 seconds for an ack, later ones 5 seconds, and then end the backup with
   ``408 No Flow Response``.
 - Servers before 2.12 send what one read of the data returned, so their chunks may be short. If one

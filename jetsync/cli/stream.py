@@ -200,9 +200,7 @@ _create.hidden = True
 stream.add_command(_create, "create")
 
 
-add_backups(
-    stream, stream_name_argument, lambda js, name: js.stream(name, lookup=False), "stream NAME"
-)
+add_backups(stream, stream_name_argument, lambda js, name: js.stream(name), "stream NAME")
 
 
 @stream.command("rm")

@@ -213,30 +213,33 @@ class TestNewFolder:
         path = tmp_path / "folder"
         if exists:
             path.mkdir()
-        with new_folder(path) as made:
+
+        def fill(made):
             with (made / "file").open("xb") as file:
                 file.write(b"data")
                 synced(file)
             assert not path.is_dir() or not any(path.iterdir())
+            return "done"
+
+        assert new_folder(path, fill) == "done"
         assert [each.name for each in tmp_path.iterdir()] == ["folder"]
         assert (path / "file").read_bytes() == b"data"
 
     @pytest.mark.parametrize("exists", [False, True])
     def test_a_failure_leaves_nothing(self, tmp_path, exists):
         """
-        If the block fails, also by Ctrl-C, everything is as before.
+        If filling it fails, also by Ctrl-C, everything is as before.
         """
         path = tmp_path / "folder"
         if exists:
             path.mkdir()
 
-        def fail():
-            with new_folder(path) as made:
-                (made / "file").touch()
-                raise KeyboardInterrupt
+        def fail(made):
+            (made / "file").touch()
+            raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            fail()
+            new_folder(path, fail)
         assert [each.name for each in tmp_path.iterdir()] == (["folder"] if exists else [])
         assert not exists or not any(path.iterdir())
 
@@ -246,11 +249,11 @@ class TestNewFolder:
         """
         (tmp_path / "file").write_bytes(b"old")
         for path in (tmp_path, tmp_path / "file"):
-            with pytest.raises(FileExistsError, match=re.escape(str(path))), new_folder(path):
-                pass
+            with pytest.raises(FileExistsError, match=re.escape(str(path))):
+                new_folder(path, pytest.fail)
         path = tmp_path / "missing" / "folder"
-        with pytest.raises(FileNotFoundError, match=re.escape(str(path))), new_folder(path):
-            pass
+        with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+            new_folder(path, pytest.fail)
         assert (tmp_path / "file").read_bytes() == b"old"
 
     @posix
@@ -258,6 +261,5 @@ class TestNewFolder:
         """
         Others may not look into the folder, because messages may be private.
         """
-        with new_folder(tmp_path / "folder"):
-            pass
+        new_folder(tmp_path / "folder", lambda _: None)
         assert mode_of(tmp_path / "folder") == 0o700

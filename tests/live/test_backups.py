@@ -17,7 +17,7 @@ import tracemalloc
 import pytest
 
 import jetsync
-from helpers.backups import files_in, FIXTURES, VERSIONS, content, make, names, stop_at
+from helpers.backups import FIXTURES, VERSIONS, content, files_in, make, names, stop_at
 from helpers.waiting import eventually
 from jetsync import backups
 from jetsync.devserver import DevServer
