@@ -24,6 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
 BESIDE_THE_FACADE = {
     "cli": "a program",
     "devserver": "used without the client",
+    "monitoring": "imported by those who monitor",
     "testing": "used without the client",
     "hookspecs": "hooks are found by name; only `hookimpl` is public",
     "__main__": "a program",

@@ -21,7 +21,7 @@ __main__
 cli
 testing
 devserver
-filesystem
+filesystem monitoring
 __init__
 typing
 client

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
+    "check": "Check streams, consumers, servers and buckets, for monitoring systems.",
     "completion": "Install completion for bash, zsh or fish.",
     "consumer": "List, show, add, read and remove consumers.",
     "doctor": "Show this installation, and what a server supports.",
+    "export": "Serve the figures of streams and consumers to Prometheus.",
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",
     "object": "Put, get, list, remove and watch objects in object stores.",

@@ -1,0 +1,402 @@
+"""
+The names, units and labels of the figures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from jetsync.monitoring.monitor import ConsumerReading, Reading, StreamReading, age
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from jetsync.values.account import AccountInfo
+    from jetsync.values.stream_info import ClusterInfo, StreamInfo, StreamSourceInfo
+
+Labels: TypeAlias = dict[str, str]
+
+_SUFFIXES: Final = {"s": "_seconds", "By": "_bytes"}
+
+
+@attrs.frozen(kw_only=True)
+class Metric:
+    """
+    A figure: its name, its unit and what it means. All of them are gauges.
+    """
+
+    name: str
+    """Its name in OpenTelemetry, such as ``jetsync.consumer.num_pending``."""
+
+    unit: str
+    """Its unit as in OpenTelemetry: ``s``, ``By``, ``1``, or what is counted in braces."""
+
+    description: str
+    """What it measures."""
+
+    labels: tuple[str, ...] = ()
+    """The names of its labels."""
+
+    @property
+    def prometheus_name(self) -> str:
+        """
+        Its name in Prometheus, such as ``jetsync_consumer_num_pending``, with the unit at its end.
+        """
+        return self.name.replace(".", "_") + _SUFFIXES.get(self.unit, "")
+
+
+@attrs.frozen
+class Sample:
+    """
+    A value of a metric.
+    """
+
+    metric: Metric
+    """The metric."""
+
+    labels: dict[str, str]
+    """Values of the labels, by name."""
+
+    value: float
+    """The value, in the unit of the metric."""
+
+
+_STREAM: Final = ("stream",)
+_CONSUMER: Final = ("stream", "consumer")
+
+Values: TypeAlias = "Iterable[tuple[Labels, float | None]]"
+"""Values with the labels that follow those of the stream or consumer."""
+
+
+def _reading(
+    name: str, unit: str, description: str, value: Callable[[Reading], float]
+) -> tuple[Metric, Callable[[Reading], float]]:
+    return Metric(name=f"jetsync.{name}", unit=unit, description=description), value
+
+
+def _account(
+    name: str, unit: str, description: str, value: Callable[[AccountInfo], float | None]
+) -> tuple[Metric, Callable[[AccountInfo], float | None]]:
+    return Metric(name=f"jetsync.account.{name}", unit=unit, description=description), value
+
+
+def _stream(
+    name: str,
+    unit: str,
+    description: str,
+    values: Callable[[StreamReading, StreamInfo], float | Values | None],
+    *labels: str,
+) -> tuple[Metric, Callable[[StreamReading, StreamInfo], float | Values | None]]:
+    metric = Metric(
+        name=f"jetsync.stream.{name}",
+        unit=unit,
+        description=description,
+        labels=(*_STREAM, *labels),
+    )
+    return metric, values
+
+
+def _consumer(
+    name: str,
+    unit: str,
+    description: str,
+    values: Callable[[ConsumerReading], float | Values | None],
+    *labels: str,
+) -> tuple[Metric, Callable[[ConsumerReading], float | Values | None]]:
+    metric = Metric(
+        name=f"jetsync.consumer.{name}",
+        unit=unit,
+        description=description,
+        labels=(*_CONSUMER, *labels),
+    )
+    return metric, values
+
+
+def behind(cluster: ClusterInfo | None) -> int:
+    """
+    Return how many followers are offline or not up to date.
+    """
+    followers = cluster.replicas if cluster else ()
+    return sum(each.offline or not each.current for each in followers)
+
+
+def lag(cluster: ClusterInfo | None) -> int:
+    """
+    Return how many operations the slowest follower still has to apply.
+    """
+    return max((each.lag for each in (cluster.replicas if cluster else ())), default=0)
+
+
+def leader(cluster: ClusterInfo | None) -> str | None:
+    """
+    Return the name of the leader. It may be empty on a single server, and is ``None`` without one.
+    """
+    return "" if cluster is None else cluster.leader or None
+
+
+def _leads(cluster: ClusterInfo | None) -> Values:
+    name = leader(cluster)
+    yield {"leader": name or ""}, float(name is not None)
+
+
+def _sources(info: StreamInfo) -> Iterator[StreamSourceInfo]:
+    if info.mirror is not None:
+        yield info.mirror
+    yield from info.sources
+
+
+def _unknown(reading: Reading) -> int:
+    return sum(
+        consumer.oldest_age is None for stream in reading.streams for consumer in stream.consumers
+    )
+
+
+def _limit(number: int) -> float | None:
+    """Return a limit of an account, None if there is none."""
+    return None if number <= 0 else float(number)
+
+
+_UP: Final = Metric(name="jetsync.up", unit="1", description="Whether the last reading succeeded.")
+
+_READING_METRICS: Final = (
+    _reading(
+        "streams.unanswered",
+        "{stream}",
+        "Streams of the account that the list lacks, for example because they have no leader.",
+        lambda found: found.unanswered,
+    ),
+    _reading(
+        "oldest.unknown",
+        "{consumer}",
+        "Consumers with waiting messages whose oldest age is not known.",
+        _unknown,
+    ),
+    _reading(
+        "oldest.lookups",
+        "{message}",
+        "Messages that the reading looked up, to tell the ages.",
+        lambda found: found.lookups,
+    ),
+)
+
+_ACCOUNT_METRICS: Final = (
+    _account("storage", "By", "Bytes on disk.", lambda found: found.storage),
+    _account(
+        "storage.limit",
+        "By",
+        "Limit of the bytes on disk; missing if there is none.",
+        lambda found: _limit(found.limits.max_storage),
+    ),
+    _account("memory", "By", "Bytes in memory.", lambda found: found.memory),
+    _account(
+        "memory.limit",
+        "By",
+        "Limit of the bytes in memory; missing if there is none.",
+        lambda found: _limit(found.limits.max_memory),
+    ),
+    _account("streams", "{stream}", "Streams.", lambda found: found.streams),
+    _account("consumers", "{consumer}", "Consumers.", lambda found: found.consumers),
+)
+
+_STREAM_UP: Final = Metric(
+    name="jetsync.stream.up",
+    unit="1",
+    description="Whether the stream and its consumers answered.",
+    labels=_STREAM,
+)
+
+_STREAM_METRICS: Final = (
+    _stream("messages", "{message}", "Messages.", lambda _, info: info.state.messages),
+    _stream("size", "By", "Bytes of the messages.", lambda _, info: info.state.bytes),
+    _stream("subjects", "{subject}", "Subjects.", lambda _, info: info.state.num_subjects),
+    _stream(
+        "deleted",
+        "{message}",
+        "Sequences between the first and the last one that have no message.",
+        lambda _, info: info.state.num_deleted,
+    ),
+    _stream(
+        "last_sequence",
+        "{message}",
+        "Sequence of the last message. Its rate is that of the stored messages.",
+        lambda _, info: info.state.last_seq,
+    ),
+    _stream(
+        "first.age",
+        "s",
+        "Age of the first message; missing if the stream is empty.",
+        lambda _, info: age(info.ts, info.state.first_ts) if info.state.messages else None,
+    ),
+    _stream(
+        "last.age",
+        "s",
+        "Time since the last message was stored; missing if there never was one.",
+        lambda _, info: age(info.ts, info.state.last_ts),
+    ),
+    _stream("consumers", "{consumer}", "Consumers.", lambda _, info: info.state.consumer_count),
+    _stream(
+        "consumers.unanswered",
+        "{consumer}",
+        "Consumers that the list lacks, for example because they have no leader.",
+        lambda found, _: found.unanswered,
+    ),
+    _stream(
+        "leader",
+        "1",
+        "1 with the name of the leader, which may be empty on a single server. 0 without a leader.",
+        lambda _, info: _leads(info.cluster),
+        "leader",
+    ),
+    _stream(
+        "replicas.behind",
+        "{replica}",
+        "Followers that are offline or not up to date.",
+        lambda _, info: behind(info.cluster),
+    ),
+    _stream(
+        "replicas.lag",
+        "{operation}",
+        "Operations that the slowest follower still has to apply.",
+        lambda _, info: lag(info.cluster),
+    ),
+    _stream(
+        "source.lag",
+        "{message}",
+        "Messages that a mirror or source has not copied yet.",
+        lambda _, info: [({"source": each.name}, each.lag) for each in _sources(info)],
+        "source",
+    ),
+    _stream(
+        "source.age",
+        "s",
+        "Time since anything arrived from the source; missing if nothing ever did.",
+        lambda _, info: [({"source": each.name}, each.active) for each in _sources(info)],
+        "source",
+    ),
+)
+
+_CONSUMER_METRICS: Final = (
+    _consumer(
+        "num_pending",
+        "{message}",
+        "Messages that the consumer has not delivered yet.",
+        lambda found: found.info.num_pending,
+    ),
+    _consumer(
+        "num_ack_pending",
+        "{message}",
+        "Messages that were delivered and are not acknowledged yet.",
+        lambda found: found.info.num_ack_pending,
+    ),
+    _consumer(
+        "num_redelivered",
+        "{message}",
+        "Those of them that were delivered more than once.",
+        lambda found: found.info.num_redelivered,
+    ),
+    _consumer(
+        "num_waiting",
+        "{request}",
+        "Pulls that wait at the server. 0 if no worker is ready.",
+        lambda found: found.info.num_waiting,
+    ),
+    _consumer(
+        "oldest.age",
+        "s",
+        "Age of the oldest message that is not acknowledged. 0 if none waits, missing if the age"
+        " is not known.",
+        lambda found: found.oldest_age,
+    ),
+    _consumer(
+        "last_delivery.age",
+        "s",
+        "Time since the last delivery; missing if there never was one.",
+        lambda found: age(found.info.ts, found.info.delivered.last_active),
+    ),
+    _consumer(
+        "last_ack.age",
+        "s",
+        "Time since the last acknowledgement; missing if there never was one.",
+        lambda found: age(found.info.ts, found.info.ack_floor.last_active),
+    ),
+    _consumer(
+        "delivered_sequence",
+        "{message}",
+        "Number of deliveries so far. Its rate is that of the deliveries.",
+        lambda found: found.info.delivered.consumer_seq,
+    ),
+    _consumer(
+        "paused", "1", "Whether the consumer is paused.", lambda found: float(found.info.paused)
+    ),
+    _consumer(
+        "leader",
+        "1",
+        "1 with the name of the leader, which may be empty on a single server. 0 without a leader.",
+        lambda found: _leads(found.info.cluster),
+        "leader",
+    ),
+    _consumer(
+        "replicas.behind",
+        "{replica}",
+        "Followers that are offline or not up to date.",
+        lambda found: behind(found.info.cluster),
+    ),
+    _consumer(
+        "replicas.lag",
+        "{operation}",
+        "Operations that the slowest follower still has to apply.",
+        lambda found: lag(found.info.cluster),
+    ),
+)
+
+METRICS: Final = (
+    _UP,
+    *(metric for metric, _ in _READING_METRICS),
+    *(metric for metric, _ in _ACCOUNT_METRICS),
+    _STREAM_UP,
+    *(metric for metric, _ in _STREAM_METRICS),
+    *(metric for metric, _ in _CONSUMER_METRICS),
+)
+"""All figures that :func:`samples` returns, in their order."""
+
+
+def samples(reading: Reading) -> Iterator[Sample]:
+    """
+    Return the values of all figures that are known.
+
+    If the reading failed, that is only ``jetsync.up`` with the value 0.
+
+    Args:
+        reading: The reading.
+    """
+    yield Sample(_UP, {}, float(reading.error is None))
+    if reading.error is not None:
+        return
+    for metric, of_reading in _READING_METRICS:
+        yield Sample(metric, {}, of_reading(reading))
+    if reading.account is not None:
+        for metric, of_account in _ACCOUNT_METRICS:
+            yield from _labelled(metric, {}, of_account(reading.account))
+    for stream in reading.streams:
+        labels = {"stream": stream.name}
+        yield Sample(_STREAM_UP, labels, float(stream.error is None))
+        if stream.info is not None:
+            for metric, of_stream in _STREAM_METRICS:
+                yield from _labelled(metric, labels, of_stream(stream, stream.info))
+        for consumer in stream.consumers:
+            labels = {"stream": stream.name, "consumer": consumer.info.name}
+            for metric, of_consumer in _CONSUMER_METRICS:
+                yield from _labelled(metric, labels, of_consumer(consumer))
+
+
+def _labelled(metric: Metric, labels: Labels, values: float | Values | None) -> Iterator[Sample]:
+    if values is None:
+        return
+    if isinstance(values, (int, float)):
+        yield Sample(metric, labels, values)
+        return
+    for more, value in values:
+        if value is not None:
+            yield Sample(metric, {**labels, **more}, value)
