@@ -27,7 +27,7 @@ from jetsync.cli._output import duration
 from jetsync.cli.doctor import ask_servers
 from jetsync.errors import ApiError, KeyNotFoundError, NoRespondersError
 from jetsync.monitoring import Monitor, samples
-from jetsync.monitoring.metrics import lag, leader
+from jetsync.monitoring.metrics import SILENT, lag, leader
 from jetsync.monitoring.monitor import age
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 PEERS: Final = (
     Threshold("peer-lag", "operations behind at the slowest follower"),
-    Threshold("peer-seen", "time since a follower was last seen", "s"),
+    Threshold(
+        "peer-seen", "time since a follower was last seen", "s", defaults={"critical": SILENT}
+    ),
 )
 FULL: Final = (Threshold("full", "of the limit of messages or bytes used", "%"),)
 STREAM: Final = (
@@ -280,7 +282,7 @@ def check_server(
             if js_required:
                 result.problem(Level.CRITICAL, str(error))
         values |= server_values(client, result, expect)
-    if "cpu" not in values and any(f"{each.option}-critical" in limits for each in SERVERS):
+    if "cpu" not in values and any(name in limits for each in SERVERS for _, name in each.names()):
         result.problem(Level.UNKNOWN, "only a user of the system account can ask the servers")
     result.judge(thresholds, values, limits)
     return result
@@ -369,12 +371,20 @@ def peers(
     if expect is not None and len(followers) + 1 != expect:
         result.problem(Level.CRITICAL, f"{len(followers) + 1} of {expect} replicas")
     for each in followers:
+        who = f"replica {each.name or each.peer}"
         if each.offline:
-            ago = "" if each.active is None else f", last seen {duration(round(each.active))} ago"
-            result.problem(Level.CRITICAL, f"replica {each.name or each.peer} is offline{ago}")
+            ago = f", last seen {duration(round(each.active))} ago" if each.active else ""
+            result.problem(Level.CRITICAL, f"{who} is offline{ago}")
+        elif not each.current and not each.active:
+            # Servers do not report such a replica as offline, and 0 is not the time.
+            result.problem(Level.CRITICAL, f"{who} was not seen by the leader")
+        elif not each.current:
+            # Under load, a follower may be a few operations behind for a moment.
+            result.problem(Level.WARNING, f"{who} is not up to date")
     if not followers:
         return {}
-    return {"peer-lag": lag(cluster), "peer-seen": longest(each.active for each in followers)}
+    seen = longest(each.active for each in followers if each.current or each.active)
+    return {"peer-lag": lag(cluster), "peer-seen": seen}
 
 
 def longest(times: Iterable[float | None]) -> float | None:

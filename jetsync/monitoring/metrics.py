@@ -63,6 +63,13 @@ class Sample:
     """The value, in the unit of the metric."""
 
 
+SILENT: Final = 10.0
+"""
+Seconds after which a follower that the leader has not seen counts as behind. Leaders hear from
+followers each second. A follower that was killed stays up to date in the server's answers until the
+next message is stored.
+"""
+
 _STREAM: Final = ("stream",)
 _CONSUMER: Final = ("stream", "consumer")
 
@@ -116,10 +123,12 @@ def _consumer(
 
 def behind(cluster: ClusterInfo | None) -> int:
     """
-    Return how many followers are offline or not up to date.
+    Return how many followers are offline, not up to date, or silent for :data:`SILENT` seconds.
     """
     followers = cluster.replicas if cluster else ()
-    return sum(each.offline or not each.current for each in followers)
+    return sum(
+        each.offline or not each.current or (each.active or 0.0) >= SILENT for each in followers
+    )
 
 
 def lag(cluster: ClusterInfo | None) -> int:
@@ -252,7 +261,7 @@ _STREAM_METRICS: Final = (
     _stream(
         "replicas.behind",
         "{replica}",
-        "Followers that are offline or not up to date.",
+        "Followers that are offline, not up to date, or not seen for 10 seconds.",
         lambda _, info: behind(info.cluster),
     ),
     _stream(
@@ -340,7 +349,7 @@ _CONSUMER_METRICS: Final = (
     _consumer(
         "replicas.behind",
         "{replica}",
-        "Followers that are offline or not up to date.",
+        "Followers that are offline, not up to date, or not seen for 10 seconds.",
         lambda found: behind(found.info.cluster),
     ),
     _consumer(
