@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MODULES = (
     "jetsync",
     "jetsync.devserver",
+    "jetsync.monitoring",
     "jetsync.testing",
     "jetsync_otel",
     "jetsync_retry",

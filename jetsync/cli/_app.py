@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
-    "check": "Check streams, consumers, servers and buckets, for monitoring systems.",
+    "check": "Compare streams, consumers and servers with limits.",
     "completion": "Install completion for bash, zsh or fish.",
     "consumer": "List, show, add, read and remove consumers.",
     "doctor": "Show this installation, and what a server supports.",

@@ -364,7 +364,7 @@ class CheckCommand(Command):
             if as_json and prometheus:
                 raise click.UsageError("Give one of --json and --prometheus.")
             result = super().invoke(ctx)
-            text = result.as_prometheus() if prometheus else None
+            text = result.as_prometheus() if prometheus else ""
         except (JetSyncError, click.ClickException, KeyboardInterrupt) as error:
             result.problem(level_of(error), reason_of(error))
             prometheus = False
@@ -374,7 +374,7 @@ class CheckCommand(Command):
             result.problem(Level.UNKNOWN, f"{type(error).__name__}: {error}")
             prometheus = False
         if prometheus:
-            click.echo(text, nl=False)
+            say(text.rstrip("\n"), lines=True)
         elif as_json:
             print_json(result.as_json())
         else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from jetsync.cli import check as module
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._checks import Level, Result, Threshold, level_of, limits_of
 
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "monitoring.md"
 NO_SERVER = "nats://127.0.0.1:1"
 COUNT = Threshold("msgs", "messages")
 LEAST = Threshold("least", "messages", below=True)
@@ -205,6 +207,7 @@ def test_each_option_of_a_threshold_is_in_the_help():
     """
     Thresholds have the options `--NAME-warn` and `--NAME-critical`, and the page lists all names.
     """
+    page = PAGE.read_text("utf-8")
     for command, thresholds in (
         ("stream", module.STREAM),
         ("consumer", module.CONSUMER),
@@ -215,3 +218,4 @@ def test_each_option_of_a_threshold_is_in_the_help():
         for each in thresholds:
             assert f"--{each.option}-warn" in text
             assert f"--{each.option}-critical" in text
+            assert f"`{each.option}`" in page
