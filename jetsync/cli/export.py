@@ -127,7 +127,8 @@ def export(
             say(f"http://{shown}:{server.server_port}/metrics")
             say("press Ctrl-C to stop", err=True)
             while thread.is_alive():
-                thread.join(60)
+                # On Windows, Ctrl-C has to wait for the end of this call.
+                thread.join(1)
     except KeyboardInterrupt:
         say("stopped", err=True)
     finally:

@@ -23,7 +23,9 @@ import jetsync
 from helpers.commands import running
 from helpers.waiting import eventually, timed
 from jetsync.cli._app import jetsync as app
+from jetsync.cli.export import Source
 from jetsync.devserver import DevServer
+from jetsync.monitoring import Monitor
 
 RULES = Path(__file__).parents[3] / "docs" / "howto" / "monitoring" / "alerts.yml"
 WORKER = """
@@ -193,6 +195,26 @@ def test_a_login_that_is_refused():
         assert "no figures: authorization violation" in process.communicate(timeout=30)[1].lower()
 
 
+def test_a_connection_that_was_closed_for_good(nats_server, stream):
+    """
+    If the connection is closed, for example after a login was refused twice, the next scrape
+    connects again.
+    """
+    options = jetsync.ConnectOptions(servers=nats_server.url)
+    source = Source(options, lambda js: Monitor(js, streams=stream.name), interval=0)
+
+    def up():
+        return next(each.samples[0].value for each in source.collect() if each.name == "jetsync_up")
+
+    assert up() == 1
+    first = source._client
+    first.close()
+    assert up() == 1
+    assert source._client is not first
+    source.close()
+    assert source._client is None
+
+
 def test_without_the_library(monkeypatch):
     """
     Without prometheus_client, the command names the extra.
@@ -203,11 +225,3 @@ def test_without_the_library(monkeypatch):
 
     assert result.exit_code == 1
     assert "python -m pip install 'jetsync[export]'" in result.output
-
-
-def test_the_helper_finds_no_alert_without_figures():
-    """
-    Without figures, no alert fires.
-    """
-    assert alerts("JetStreamBacklog", {}) == []
-    assert jetsync.__version__
