@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import jetsync
 from helpers.commands import running
 from jetsync._base import speedups
-from jetsync.cli import bench
+from jetsync.cli import _bench_tests, bench
 from jetsync.cli._app import jetsync as app
 
 ALL = ["publish one", "publish many", "publisher", "atomic batches", "fast ingest"]
@@ -38,7 +38,7 @@ def left(js):
     """
     Return the streams that a bench has left.
     """
-    return [name for name in js.stream_names() if bench.NAME in name]
+    return [name for name in js.stream_names() if _bench_tests.NAME in name]
 
 
 def test_every_test_as_json(run, js):
@@ -120,7 +120,7 @@ def test_a_signal_ends_a_benchmark_and_removes_its_stream(nats_server, js, numbe
         running(*command, NATS_URL=nats_server.url) as process,
     ):
         # Messages of the bench arrive, so its threads are at work.
-        while not messages.next(timeout=60).subject.startswith(bench.NAME):
+        while not messages.next(timeout=60).subject.startswith(_bench_tests.NAME):
             pass
         process.send_signal(number)
         out, errors = process.communicate(timeout=60)
