@@ -28,7 +28,8 @@ COMMANDS: Final = {
     "bench": "Measure how fast a server stores and delivers messages.",
     "check": "Compare streams, consumers and servers with limits.",
     "completion": "Install completion for bash, zsh or fish.",
-    "consumer": "List, show, add, read and remove consumers.",
+    "consumer": "List, show, add, edit, read, pause, reset and remove consumers.",
+    "dead": "List, show, put back and remove dead letters.",
     "doctor": "Show this installation, and what a server supports.",
     "export": "Serve the figures of streams and consumers to Prometheus.",
     "get": "Show one message of a stream.",
@@ -38,8 +39,9 @@ COMMANDS: Final = {
     "pub": "Publish messages, and print where they are stored.",
     "query": "Answer SQL over streams and key-value buckets.",
     "server": "Run a nats-server with JetStream until Ctrl-C.",
-    "stream": "List, show, add, empty and remove streams.",
+    "stream": "List, find, show, add, edit, empty and remove streams.",
     "tail": "Print the messages of a stream as they are stored.",
+    "top": "Show streams and consumers with their rates and lag, live.",
 }
 """
 The line about each command in `jetsync --help`, which imports none of them. The command is in the
@@ -48,23 +50,22 @@ module of its name, under its name.
 
 _ADVICE: Final = {
     "use create_or_update_stream to change it": "`jetsync stream info` shows it, "
-    "`nats stream edit` changes it, and `jetsync stream rm` removes it",
+    "`jetsync stream edit` changes it, and `jetsync stream rm` removes it",
     "use create_or_update_consumer to change it": "`jetsync consumer info` shows it, "
-    "`nats consumer edit` changes it, and `jetsync consumer rm` removes it",
+    "`jetsync consumer edit` changes it, and `jetsync consumer rm` removes it",
     "use create_or_update_key_value to change it": "`jetsync kv status` shows it, "
     "`nats kv edit` changes it, and `jetsync kv rm` removes it",
     "use create_or_update_object_store to change it": "`jetsync object info` shows it, "
     "and `jetsync object rm` removes it",
-    "the stream needs allow_msg_ttl=True": "create the stream with --ttl",
-    "the stream needs allow_atomic=True": "create the stream with --atomic",
-    "the stream needs allow_batched=True": "create the stream with --batched",
+    "the stream needs allow_msg_ttl=True": "give the stream --ttl with `jetsync stream edit`",
+    "the stream needs allow_atomic=True": "give the stream --atomic with `jetsync stream edit`",
+    "the stream needs allow_batched=True": "give the stream --batched with `jetsync stream edit`",
     "the bucket needs limit_marker_ttl": "create the bucket with --limit-marker-ttl",
     "stream_names(subject=...) lists the streams that have a subject": "`jetsync stream ls "
     "--subject SUBJECT` lists the streams that have a subject",
-    "needs allow_direct=True on the stream": "create the stream with --direct, or let "
-    "`nats stream edit --allow-direct` change it",
-    "also set duplicate_window to at most max_age": "in a file for --config, set duplicate_window "
-    "to at most max_age",
+    "needs allow_direct=True on the stream": "give the stream --direct with `jetsync stream edit`",
+    "also set duplicate_window to at most max_age": "also set --duplicate-window to at most "
+    "--max-age",
     "give the authority of its certificate as tls_ca": "name its authority with --tls-ca",
     "give that as tls_hostname": "use that name in the URL",
     "check the port, and tls_first if given": "check the port",

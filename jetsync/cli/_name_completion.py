@@ -58,10 +58,10 @@ def named_by(
     return complete
 
 
-_stream_names: Final = named_by(lambda js, _: js.stream_names())
+stream_names: Final = named_by(lambda js, _: js.stream_names())
 
-stream_argument = click.argument("stream", shell_complete=_stream_names)
-stream_name_argument = click.argument("name", shell_complete=_stream_names)
+stream_argument = click.argument("stream", shell_complete=stream_names)
+stream_name_argument = click.argument("name", shell_complete=stream_names)
 consumer_argument = click.argument(
     "name", shell_complete=named_by(lambda js, given: js.stream(given["stream"]).consumer_names())
 )

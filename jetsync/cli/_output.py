@@ -21,6 +21,7 @@ import click
 
 from jetsync._base.files import replaceable
 from jetsync.errors import JetSyncError
+from jetsync.values.codec import to_wire
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from jetsync.values.codec import WireModel
     from jetsync.values.headers import Headers
 
 T = TypeVar("T")
@@ -63,7 +65,13 @@ class Styled(NamedTuple):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-force_option = click.option("-f", "--force", is_flag=True, help="Do not ask.")
+force_option = click.option(
+    "-f", "--force", "-y", "--yes", "force", is_flag=True, help="Do not ask."
+)
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would change, and change nothing."
+)
 
 
 def console(*, err: bool = False) -> Console:
@@ -205,14 +213,17 @@ def show_error(error: click.ClickException) -> None:
     say(f"Error: {error.format_message()}", style=ERROR, lines=True, err=True)
 
 
-def confirm(question: str, *, force: bool) -> None:
+def confirm(question: str, *, force: bool, as_json: bool = False) -> None:
     """
     Ask whether to continue, unless --force is given. End the command unless the answer is yes.
 
-    Without a terminal, the command fails, because a script has to pass --force.
+    Without a terminal, the command fails, because a script has to pass --force. With --json it
+    fails, too, because the output has to be JSON alone.
     """
     if force:
         return
+    if as_json:
+        raise click.UsageError("With --json there is no question: add --yes.")
     if not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for confirmation: use --force")
     click.confirm(visible(question), abort=True)
@@ -379,9 +390,9 @@ def print_table(
     for place, column in enumerate(columns):
         justify: Literal["right", "left"] = "right" if column in right else "left"
         # The first column has the names.
-        table.add_column(_literal(column), justify=justify, style="" if place else NAME)
+        table.add_column(literal(column), justify=justify, style="" if place else NAME)
     for row in rows:
-        table.add_row(*map(_literal, row))
+        table.add_row(*map(literal, row))
     console().print(table)
 
 
@@ -421,6 +432,16 @@ def print_list(
         print_table(rows[0], (each.values() for each in rows), numbers=numbers)
 
 
+def print_result(info: WireModel, text: str, *, as_json: bool) -> None:
+    """
+    Print what a command made or changed: as JSON, or as a line.
+    """
+    if as_json:
+        print_json(to_wire(info))
+    else:
+        say(text, style=GOOD)
+
+
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """
     Print names and values in two columns. Names without a value are left out.
@@ -432,7 +453,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     table.add_column()
     for name, value in pairs:
         if value is not None and value not in ("", ()):
-            table.add_row(_literal(name), _literal(value))
+            table.add_row(literal(name), literal(value))
     console().print(table)
 
 
@@ -486,7 +507,10 @@ def _json(value: Any, indent: int | None = None) -> str:
     return _replaced(text, lambda each: json.dumps(each)[1:-1], keep="\n")
 
 
-def _literal(cell: object) -> Text:
+def literal(cell: object) -> Text:
+    """
+    Return text for rich that is printed literally, with control characters escaped.
+    """
     from rich.text import Text
 
     text, style = cell if isinstance(cell, Styled) else (cell, "")

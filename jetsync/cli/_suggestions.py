@@ -10,9 +10,24 @@ import click
 
 _OTHER_NAMES: Final = {
     "jetsync": {"publish": "pub", "str": "stream", "con": "consumer", "obj": "object"},
-    "stream": {"new": "add", "list": "ls", "delete": "rm", "del": "rm"},
-    "consumer": {"create": "add", "new": "add", "list": "ls", "delete": "rm", "del": "rm"},
+    "stream": {
+        "new": "add",
+        "list": "ls",
+        "delete": "rm",
+        "del": "rm",
+        "update": "edit",
+        "subj": "subjects",
+    },
+    "consumer": {
+        "create": "add",
+        "new": "add",
+        "list": "ls",
+        "delete": "rm",
+        "del": "rm",
+        "update": "edit",
+    },
     "kv": {"new": "add", "list": "ls", "del": "delete", "info": "status", "view": "status"},
+    "dead": {"list": "ls", "delete": "rm", "del": "rm", "get": "show", "retry": "replay"},
     "object": {"new": "add", "list": "ls", "delete": "rm", "del": "rm", "status": "info"},
 }
 """For each group: names of the `nats` command line, and what the command is called here."""
@@ -20,16 +35,15 @@ _OTHER_NAMES: Final = {
 _ELSEWHERE: Final = {
     "jetsync": """
         account audit auth backup cheat context counter ctx errors events governor latency micro
-        reply req request restore rtt schema service sub subscribe top trace traffic
+        reply req request restore rtt schema service sub subscribe trace traffic
     """,
     "stream": """
-        cluster copy cp edit find gaps get graph query report rmm seal snapshot state subj
-        subjects update view
+        cluster copy cp gaps get graph query rmm seal snapshot state view
     """,
     "consumer": """
-        cluster copy cp edit find graph pause query report reset resume state sub unpin update
+        cluster copy cp find graph query state sub unpin
     """,
-    "kv": "compact edit revert update",
+    "kv": "edit update",
     "object": "seal",
 }
 """For each group: commands that only the `nats` command line has."""

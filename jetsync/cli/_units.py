@@ -100,6 +100,18 @@ def moment_of(text: str) -> dt.datetime:
         raise click.BadParameter(reason) from None
 
 
+def later_of(text: str) -> dt.datetime | dt.timedelta:
+    """
+    Parse a time such as `2026-08-06T18:00`, or a duration until then: `90s`, `1h30m`, `2d`.
+    """
+    if _DURATION.fullmatch(text):
+        return dt.timedelta(seconds=positive_seconds_of(text))
+    try:
+        return moment_of(text)
+    except click.BadParameter as error:
+        raise click.BadParameter(error.message.replace("an age", "a duration")) from None
+
+
 number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")
 """An option whose value is a whole number from 1."""
 

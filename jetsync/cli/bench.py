@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-import signal
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -44,15 +43,12 @@ from jetsync.cli._output import (
     say,
     size,
 )
+from jetsync.cli._signals import delayed_interrupts, sigterm_interrupts
 from jetsync.cli._units import number_option, size_option
-from jetsync.cli.server import sigterm_interrupts
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType
-
-INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @attrs.frozen
@@ -268,26 +264,6 @@ def remove(js: jetsync.JetStream, stream: str) -> None:
         except jetsync.JetSyncError as error:
             text = f"the stream {stream} is left on the server: {error}"
             raise click.ClickException(text) from error
-
-
-@contextlib.contextmanager
-def delayed_interrupts() -> Iterator[None]:
-    """
-    Delay Ctrl-C and SIGTERM until the block has ended.
-    """
-    arrived: list[int] = []
-
-    def delay(number: int, _frame: FrameType | None) -> None:
-        arrived.append(number)
-
-    before = {number: signal.signal(number, delay) for number in INTERRUPTS}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-    if arrived:
-        signal.raise_signal(arrived[0])
 
 
 def measure(options: jetsync.ConnectOptions, plan: Plan) -> Result:

@@ -1,17 +1,26 @@
 """
-`jetsync consumer`: list, show, add, read and remove the consumers of a stream.
+`jetsync consumer`: list, show, add, edit, read, pause, reset and remove the consumers of a stream.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
 
 import jetsync
+from jetsync.cli._config_options import (
+    config_option,
+    consumer_fields,
+    consumer_options,
+    read_config,
+)
 from jetsync.cli._connection import Group, connect, jetstream
-from jetsync.cli._name_completion import consumer_argument, stream_argument
+from jetsync.cli._edit import Change, changed_fields, edit_options
+from jetsync.cli._name_completion import consumer_argument, stream_argument, stream_names
 from jetsync.cli._output import (
     GOOD,
     NAME,
@@ -26,18 +35,27 @@ from jetsync.cli._output import (
     print_json,
     print_list,
     print_pairs,
+    print_result,
     say,
     until_output_closes,
     warn,
 )
-from jetsync.cli._units import duration_option, durations_of, number_option, since_option
+from jetsync.cli._reports import (
+    consumer_rows,
+    interval_option,
+    measured,
+    print_consumers,
+    sort_option,
+)
+from jetsync.cli._samples import Sampler, asked_at
+from jetsync.cli._units import duration_option, later_of, number_option, since_option
 from jetsync.cli.tail import show_of, show_options
 from jetsync.values.codec import to_wire
 
 if TYPE_CHECKING:
-    import datetime as dt
+    from pathlib import Path
 
-    from jetsync.values.consumer_config import AckPolicyInput, DeliverPolicyInput
+    from jetsync.values.consumer_config import DeliverPolicyInput
 
 ANSWERS: Final = ("ack", "nak", "term", "none")
 """What `consumer next` may do with a message after it has printed it."""
@@ -49,7 +67,7 @@ COUNTS: Final = ("pending", "unacknowledged", "redelivered", "waiting pulls")
 @click.group(cls=Group)
 def consumer() -> None:
     """
-    List, show, add, read and remove consumers.
+    List, show, add, edit, read, pause, reset and remove consumers.
     """
 
 
@@ -130,17 +148,33 @@ def show_consumer(
     )
 
 
+@consumer.command("report")
+@click.argument("stream", required=False, shell_complete=stream_names)
+@interval_option
+@sort_option("name", "lag", "unacknowledged", "redelivered", "rate")
+@json_option
+def report_consumers(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str | None,
+    interval: float,
+    sort: str,
+    as_json: bool,
+) -> None:
+    """
+    Show the lag and the rate of the consumers of STREAM. Without STREAM, show those of all streams.
+
+    The lag is the number of messages that a consumer has to deliver or that wait for its
+    acknowledgements. The rate of deliveries is measured during --interval.
+    """
+    names = () if stream is None else (stream,)
+    sampler = measured(Sampler(jetstream(options), names=frozenset(names)), interval)
+    print_consumers(consumer_rows(sampler, sort), stream, as_json=as_json)
+
+
 @consumer.command("add")
 @stream_argument
 @click.argument("name")
-@click.option("--description", metavar="TEXT", help="Description of the consumer.")
-@click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="FILTER",
-    help="Deliver only messages whose subject matches FILTER. May be repeated.",
-)
 @click.option(
     "--deliver",
     type=click.Choice(["all", "last", "new", "last_per_subject"]),
@@ -150,48 +184,31 @@ def show_consumer(
 @since_option
 @click.option(
     "--ack",
+    "ack_policy",
     type=click.Choice(["explicit", "all", "none"]),
     help="How messages are acknowledged: each one, each together with all earlier ones, or not at"
     " all.  [default: explicit]",
 )
-@duration_option(
-    "--ack-wait",
-    help="Redeliver a message that is not acknowledged within this time.  [default: 30s]",
-)
 @click.option(
-    "--backoff",
-    type=durations_of,
-    metavar="DURATION,...",
-    help="How long to wait before each redelivery, instead of --ack-wait: 1s,10s,1m.",
+    "--replay",
+    "replay_policy",
+    type=click.Choice(["instant", "original"]),
+    help="How fast to deliver: at once, or at the pace at which messages were stored.",
 )
-@number_option(
-    "--max-deliver",
-    type=click.IntRange(-1),
-    help="Deliver a message at most N times, -1 for no limit.",
-)
-@number_option(
-    "--max-ack-pending",
-    type=click.IntRange(-1),
-    help="Deliver at most N messages without acknowledgement, -1 for no limit.  [default: 1000]",
-)
-@duration_option(
-    "--inactive-threshold",
-    help="Remove the consumer when it has not been used for this time.  [default: never]",
-)
+@consumer_options
+@config_option
 @json_option
 def add_consumer(
     *,
     options: jetsync.ConnectOptions,
     stream: str,
     name: str,
-    filters: tuple[str, ...],
     deliver: DeliverPolicyInput | None,
     seq: int | None,
     since: dt.datetime | None,
-    ack: AckPolicyInput | None,
-    backoff: list[float] | None,
+    file: Path | None,
     as_json: bool,
-    **fields: Any,
+    **given: Any,
 ) -> None:
     """
     Create the durable pull consumer NAME of STREAM.
@@ -200,28 +217,133 @@ def add_consumer(
     """
     if sum(way is not None for way in (deliver, seq, since)) > 1:
         raise click.UsageError("Give one of --deliver, --seq and --since.")
-    if backoff is not None and fields["ack_wait"] is not None:
-        raise click.UsageError("Give one of --ack-wait and --backoff.")
+    fields = consumer_fields(**given)
     if seq is not None:
-        deliver = "by_start_sequence"
+        fields |= {"deliver_policy": "by_start_sequence", "opt_start_seq": seq}
     elif since is not None:
-        deliver = "by_start_time"
-    config = jetsync.ConsumerConfig(
-        durable_name=name,
-        deliver_policy=deliver,
-        opt_start_seq=seq,
-        opt_start_time=since,
-        ack_policy=ack,
-        backoff=backoff,
-        filter_subject=filters[0] if len(filters) == 1 else None,
-        filter_subjects=list(filters) if len(filters) > 1 else None,
-        **fields,
+        fields |= {"deliver_policy": "by_start_time", "opt_start_time": since}
+    elif deliver is not None:
+        fields["deliver_policy"] = deliver
+    config = attrs.evolve(
+        read_config(file, jetsync.ConsumerConfig), name=None, durable_name=name, **fields
     )
     info = jetstream(options).create_consumer(stream, config).cached_info
+    print_result(info, f"created the consumer {info.name} of {stream}", as_json=as_json)
+
+
+@consumer.command("edit")
+@stream_argument
+@consumer_argument
+@consumer_options
+@config_option
+@edit_options
+@json_option
+def edit_consumer(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    name: str,
+    file: Path | None,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """
+    Change the consumer NAME of STREAM. The command shows what changes, and asks.
+
+    Options and fields of the file that you do not give stay as they are.
+    """
+    fields, config = consumer_fields(**given), read_config(file, jetsync.ConsumerConfig)
+    js = jetstream(options)
+    now = js.consumer(stream, name).cached_info.config
+    Change(f"the consumer {name} of {stream}", now, changed_fields(now, config, fields)).run(
+        lambda fields: js.update_consumer(stream, name, **fields),
+        force=force,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
+
+
+@consumer.command("pause")
+@stream_argument
+@consumer_argument
+@click.argument("until", type=later_of)
+@json_option
+def pause_consumer(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    name: str,
+    until: dt.datetime | dt.timedelta,
+    as_json: bool,
+) -> None:
+    """
+    Stop the deliveries of the consumer NAME of STREAM until a time.
+
+    UNTIL is a time such as 2026-08-06T18:00, or a duration such as 1h30m. Messages stay in the
+    stream meanwhile, and the messages that are delivered can be acknowledged.
+    """
+    js = jetstream(options)
+    if isinstance(until, dt.timedelta):
+        # The server compares the time with its own clock.
+        until = asked_at(js.consumer(stream, name).cached_info) + until
+    state = js.stream(stream, lookup=False).pause_consumer(name, until)
+    if not state.paused:
+        raise click.ClickException(f"consumer {name} is not paused: {moment(until)} is over")
+    text = f"paused the consumer {name} of {stream} until {moment(state.pause_until)}"
+    print_result(state, text, as_json=as_json)
+
+
+@consumer.command("resume")
+@stream_argument
+@consumer_argument
+@json_option
+def resume_consumer(
+    *, options: jetsync.ConnectOptions, stream: str, name: str, as_json: bool
+) -> None:
+    """
+    End the pause of the consumer NAME of STREAM.
+    """
+    state = jetstream(options).stream(stream, lookup=False).resume_consumer(name)
+    print_result(state, f"the consumer {name} of {stream} delivers messages", as_json=as_json)
+
+
+@consumer.command("reset")
+@stream_argument
+@consumer_argument
+@number_option("--seq", help="Continue at sequence N.  [default: the first unacknowledged message]")
+@force_option
+@json_option
+def reset_consumer(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    name: str,
+    seq: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """
+    Move the consumer NAME of STREAM, to read messages again or to skip some.
+
+    Needs server 2.14 or later. Messages that are delivered and not acknowledged are delivered
+    again.
+    """
+    js = jetstream(options)
+    info = js.consumer(stream, name).cached_info
+    where = f"sequence {seq:,}" if seq is not None else "the first unacknowledged message"
+    confirm(
+        f"Move the consumer {name} of {stream} from sequence {info.delivered.stream_seq:,} to "
+        f"{where}?",
+        force=force,
+        as_json=as_json,
+    )
+    done = js.stream(stream, lookup=False).reset_consumer(name, seq)
     if as_json:
-        print_json(to_wire(info))
+        print_json({"reset_seq": done.reset_seq, "consumer": to_wire(done.info)})
     else:
-        say(f"created the consumer {info.name} of {stream}", style=GOOD)
+        say(f"the consumer {name} of {stream} continues at {done.reset_seq:,}", style=GOOD)
 
 
 @consumer.command("next")

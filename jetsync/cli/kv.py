@@ -11,7 +11,8 @@ import click
 
 import jetsync
 from jetsync.cli._backups import add_backups
-from jetsync.cli._connection import Group, connect, jetstream
+from jetsync.cli._config_options import bucket_options
+from jetsync.cli._connection import Group, jetstream
 from jetsync.cli._name_completion import bucket_argument
 from jetsync.cli._output import (
     GOOD,
@@ -25,7 +26,6 @@ from jetsync.cli._output import (
     json_option,
     moment,
     payload,
-    print_each,
     print_json,
     print_json_line,
     print_list,
@@ -35,14 +35,17 @@ from jetsync.cli._output import (
     show_line,
     size,
     text_or_base64,
-    until_ctrl_c,
     write_raw,
 )
 from jetsync.cli._units import age_option, number_option, size_option, ttl_option
+from jetsync.cli._watching import print_changes, watch_options
 
 last_option: Final = number_option(
     "--last", type=click.IntRange(min=0), help="Change the key only if it is at revision N."
 )
+
+SHORT: Final = 60
+"""Characters of a value that a question shows."""
 
 
 @click.group(cls=Group)
@@ -85,7 +88,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
 
 @kv.command()
 @click.argument("bucket")
-@click.option("--description", metavar="TEXT", help="Description of the bucket.")
+@bucket_options("bucket")
 @number_option(
     "--history",
     type=click.IntRange(1, 64),
@@ -99,10 +102,6 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     help="Allow a time-to-live per key, and keep the markers of expired keys for this time.",
 )
 @size_option("--max-value-size", help="Maximum size of a value, such as 64KB.")
-@size_option("--max-bytes", help="Maximum size of the bucket, such as 1GB.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store the bucket.")
-@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
-@click.option("--compression", is_flag=True, default=None, help="Compress the files.")
 @click.option("--mirror", metavar="BUCKET", help="Make the bucket a copy of another one.")
 @click.option("--atomic", is_flag=True, default=None, help="Allow transactions.")
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
@@ -273,6 +272,64 @@ def purge(*, options: jetsync.ConnectOptions, bucket: str, key: str, **how: Any)
 
 @kv.command()
 @bucket_argument
+@click.argument("key")
+@click.argument("revision", type=click.IntRange(min=1))
+@ttl_option
+@force_option
+def revert(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    key: str,
+    revision: int,
+    force: bool,
+    **how: Any,
+) -> None:
+    """
+    Set KEY in BUCKET to the value that it had at REVISION, and print the new revision.
+
+    The command fails if the key changes meanwhile. `history` shows the revisions that BUCKET keeps.
+    """
+    found = jetstream(options).key_value(bucket)
+    entry = found.get(key, revision)
+    now = found.history(key)[-1]
+    if now.revision == revision:
+        raise click.ClickException(f"key {key!r} is at revision {revision} already")
+    value = f"[{now.operation.value}]" if now.is_deleted else payload(now.value)
+    confirm(f"Replace {short(value)!r} by {short(payload(entry.value))!r} in {key}?", force=force)
+    say(found.update(key, entry.value, last=now.revision, **how))
+
+
+def short(text: str) -> str:
+    """
+    Return the beginning of a text for a question.
+    """
+    return text if len(text) <= SHORT else text[:SHORT] + "..."
+
+
+@kv.command()
+@bucket_argument
+@age_option(
+    "--older-than",
+    default="30m",
+    show_default=True,
+    help="Remove markers of deletions that are at least this old. Watchers need the younger ones.",
+)
+@force_option
+def compact(
+    *, options: jetsync.ConnectOptions, bucket: str, older_than: float, force: bool
+) -> None:
+    """
+    Remove the history and the old markers of deleted keys in BUCKET.
+    """
+    found = jetstream(options).key_value(bucket)
+    confirm(f"Remove what is left of deleted keys in {bucket}?", force=force)
+    count = found.purge_deletes(older_than)
+    say(f"removed what was left of {count:,} deleted {'key' if count == 1 else 'keys'}")
+
+
+@kv.command()
+@bucket_argument
 @click.argument("patterns", nargs=-1)
 @json_option
 def keys(
@@ -309,12 +366,8 @@ def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: 
 @bucket_argument
 @click.argument("patterns", nargs=-1)
 @click.option("--history", "include_history", is_flag=True, help="Begin with all revisions.")
-@click.option("--updates-only", is_flag=True, help="Begin with the next change.")
 @number_option("--from-revision", help="Begin with revision N.")
-@click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
-@number_option("--count", help="End after N entries.")
-@click.option("--no-follow", is_flag=True, help="End after the stored entries.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per line.")
+@watch_options("entry", "entries")
 def watch(
     *,
     options: jetsync.ConnectOptions,
@@ -332,13 +385,13 @@ def watch(
     """
     if start["updates_only"] and (start["include_history"] or start["from_revision"]):
         raise click.UsageError("--updates-only excludes --history and --from-revision.")
-    with (
-        until_ctrl_c(),
-        connect(options) as client,
-        client.jetstream().key_value(bucket).watch(*patterns, **start) as found,
-    ):
-        entries = found.initial() if no_follow else found
-        print_each(entries, show_json if as_json else show, count)
+    print_changes(
+        options,
+        lambda js: js.key_value(bucket).watch(*patterns, **start),
+        show_json if as_json else show,
+        count=count,
+        no_follow=no_follow,
+    )
 
 
 def show(entry: jetsync.Entry) -> None:

@@ -12,7 +12,8 @@ import click
 
 import jetsync
 from jetsync.cli._backups import add_backups
-from jetsync.cli._connection import Group, connect, jetstream
+from jetsync.cli._config_options import bucket_options
+from jetsync.cli._connection import Group, jetstream
 from jetsync.cli._name_completion import store_argument
 from jetsync.cli._output import (
     GOOD,
@@ -27,7 +28,6 @@ from jetsync.cli._output import (
     json_option,
     moment,
     open_input,
-    print_each,
     print_json,
     print_json_line,
     print_list,
@@ -38,11 +38,11 @@ from jetsync.cli._output import (
     show_line,
     shown_file,
     size,
-    until_ctrl_c,
     until_output_closes,
     write_raw,
 )
-from jetsync.cli._units import age_option, number_option, size_option
+from jetsync.cli._units import age_option, size_option
+from jetsync.cli._watching import print_changes, watch_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +60,8 @@ def object() -> None:  # noqa: A001 - the name of the command
 
 @object.command()
 @click.argument("bucket")
-@click.option("--description", metavar="TEXT", help="Description of the object store.")
+@bucket_options("object store")
 @age_option("--ttl", help="How long to keep objects, such as 7d.")
-@size_option("--max-bytes", help="Maximum size of the store, such as 1GB.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where to store objects.")
-@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
-@click.option("--compression", is_flag=True, default=None, help="Compress the files.")
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     """
     Create the object store BUCKET.
@@ -299,11 +295,7 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, name: str | None, fo
 @object.command()
 @store_argument()
 @click.argument("names", nargs=-1)
-@click.option("--updates-only", is_flag=True, help="Begin with the next change.")
-@click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
-@number_option("--count", help="End after N changes.")
-@click.option("--no-follow", is_flag=True, help="End after the stored objects.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@watch_options("object", "objects")
 def watch(
     *,
     options: jetsync.ConnectOptions,
@@ -319,13 +311,13 @@ def watch(
 
     Without NAMES, the command prints those of all objects.
     """
-    with (
-        until_ctrl_c(),
-        connect(options) as client,
-        client.jetstream().object_store(bucket).watch(*names, **start) as found,
-    ):
-        infos = found.initial() if no_follow else found
-        print_each(infos, _show_json if as_json else _show, count)
+    print_changes(
+        options,
+        lambda js: js.object_store(bucket).watch(*names, **start),
+        _show_json if as_json else _show,
+        count=count,
+        no_follow=no_follow,
+    )
 
 
 def _show(info: jetsync.ObjectInfo) -> None:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
+import attrs
 import click
 
 import jetsync
@@ -17,16 +19,24 @@ from jetsync.cli._output import (
     attributes,
     duration,
     json_option,
+    open_input,
     print_json,
     progress,
     read_input,
     say,
+    warn,
 )
-from jetsync.cli._units import number_option, ttl_option
+from jetsync.cli._units import (
+    moment_of,
+    number_option,
+    positive_seconds_of,
+    seconds_of,
+    ttl_option,
+)
 from jetsync.values.headers import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 STEP = 1000
 """Messages between two updates of the progress bar."""
@@ -43,6 +53,47 @@ def header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
     return name.strip(), value.strip()
+
+
+def schedule_of(text: str) -> dict[str, Any]:
+    """
+    Parse a schedule: `@at TIME`, `@in DURATION`, `@every DURATION`, or a cron expression.
+    """
+    kind, _, rest = text.partition(" ")
+    if kind == "@at":
+        return {"at": moment_of(rest)}
+    if kind == "@in":
+        wait = dt.timedelta(seconds=seconds_of(rest))
+        return {"at": dt.datetime.now(dt.timezone.utc) + wait}
+    if kind == "@every":
+        return {"every": positive_seconds_of(rest)}
+    return {"cron": text}
+
+
+def schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Add the options for messages that the server publishes later.
+    """
+    for option in (
+        click.option("--rollup", is_flag=True, help="Replace the earlier messages of --target."),
+        click.option(
+            "--source",
+            metavar="SUBJECT",
+            help="Publish the last message of SUBJECT, and DATA only if there is none.",
+        ),
+        click.option("--time-zone", metavar="NAME", help="Time zone of a cron expression."),
+        click.option("--target", metavar="SUBJECT", help="With --schedule: publish to SUBJECT."),
+        click.option(
+            "--schedule",
+            "when",
+            type=schedule_of,
+            metavar="WHEN",
+            help="Publish later: '@at 2026-08-06T18:00', '@in 10m', '@every 1h', '@daily', or a"
+            " cron expression of six fields that begins with seconds.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command(cls=Command)
@@ -62,6 +113,8 @@ def header(text: str) -> tuple[str, str]:
 )
 @ttl_option
 @number_option("--count", help="Publish N messages with many in flight, and show the progress.")
+@click.option("--lines", is_flag=True, help="Publish each line of standard input as a message.")
+@schedule_options
 @json_option
 def pub(
     *,
@@ -72,7 +125,9 @@ def pub(
     msg_id: str | None,
     ttl: float | Literal["never"] | None,
     count: int | None,
+    lines: bool,
     as_json: bool,
+    **schedule: Any,
 ) -> None:
     """
     Publish one message to SUBJECT, and print its stream and sequence.
@@ -80,19 +135,37 @@ def pub(
     If DATA is left out or is `-`, the payload is read from standard input.
 
     With --count, jetsync publishes N messages and prints how many are stored. It replaces {{Count}}
-    with the number of the message, from 1, in SUBJECT, DATA and --msg-id.
+    with the number of the message, from 1, in SUBJECT, DATA and --msg-id. With --lines, it does so
+    for each line of standard input, and sends the lines as they arrive.
+
+    With --schedule, the server stores the message under SUBJECT, and publishes it to --target later
+    or repeatedly. A new schedule on SUBJECT replaces it.
     """
-    payload = read_input(data, "the payload")
+    if lines and (data is not None or count is not None):
+        raise click.UsageError("--lines reads standard input: leave out DATA and --count.")
+    if schedule["when"] is None and any(schedule.values()):
+        raise click.UsageError("--target, --time-zone, --source and --rollup need --schedule.")
+    if schedule["when"] is not None:
+        if count is not None or lines:
+            raise click.UsageError("--schedule stores one message: leave out --count and --lines.")
+        if schedule["target"] is None:
+            raise click.UsageError("--schedule needs --target.")
+    payload = b"" if lines else read_input(data, "the payload")
     named = Headers()
     for name, value in headers:
         named.add(name, value)
     message = jetsync.OutboundMessage(
         subject, payload, named if headers else None, msg_id=msg_id, ttl=ttl
     )
-    if count is None:
-        publish_one(jetstream(options), message, as_json=as_json)
+    js = jetstream(options)
+    if schedule["when"] is not None:
+        publish_later(js, message, as_json=as_json, **schedule)
+    elif lines:
+        publish_lines(js, message, as_json=as_json)
+    elif count is not None:
+        publish_many(js, message, count, as_json=as_json)
     else:
-        publish_many(jetstream(options), message, count, as_json=as_json)
+        publish_one(js, message, as_json=as_json)
 
 
 def publish_one(js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_json: bool) -> None:
@@ -106,12 +179,114 @@ def publish_one(js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_j
         msg_id=message.msg_id,
         ttl=message.ttl,
     )
+    show_ack(ack, "stored", as_json=as_json)
+
+
+def show_ack(ack: jetsync.PubAck, what: str, *, as_json: bool) -> None:
+    """
+    Print where a message is stored.
+    """
     if as_json:
         print_json(attributes(ack, "stream", "sequence", "duplicate", "domain"))
     elif ack.duplicate:
         say(f"duplicate: {ack.stream} has it at {ack.sequence}", style=WARNING)
     else:
-        say(f"stored in {ack.stream} at {ack.sequence}", style=GOOD)
+        say(f"{what} in {ack.stream} at {ack.sequence}", style=GOOD)
+
+
+def publish_later(
+    js: jetsync.JetStream,
+    message: jetsync.OutboundMessage,
+    *,
+    when: dict[str, Any],
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """
+    Have the server publish a message later or repeatedly, and print where the schedule is stored.
+    """
+    ack = js.schedule(
+        message.subject,
+        message.data,
+        headers=message.headers,
+        msg_id=message.msg_id,
+        ttl=message.ttl,
+        **when,
+        **how,
+    )
+    show_ack(ack, "scheduled", as_json=as_json)
+
+
+@attrs.define
+class Tally:
+    """
+    What has become of many messages.
+    """
+
+    streams: set[str] = attrs.field(factory=set)
+    count: int = 0
+    """Stored messages, with duplicates."""
+
+    duplicates: int = 0
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+    failures: int = 0
+    error: Exception | None = None
+    """The first one."""
+
+    def note(self, report: jetsync.DeliveryReport) -> None:
+        """
+        Count a message. The thread of a publisher calls this.
+        """
+        ack = report.ack
+        if ack is None:
+            self.failures += 1
+            self.error = self.error or report.error
+            return
+        self.streams.add(ack.stream)
+        self.count += 1
+        self.duplicates += ack.duplicate
+        self.first_sequence = min(self.first_sequence or ack.sequence, ack.sequence)
+        self.last_sequence = max(self.last_sequence or ack.sequence, ack.sequence)
+
+
+def publish_lines(
+    js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_json: bool
+) -> None:
+    """
+    Publish each line of standard input, and print how many are stored.
+
+    A publisher sends a line when it arrives; `publish_many` would wait for more.
+    """
+    begin, tally = time.monotonic(), Tally()
+    file = open_input("the messages, one to a line")
+    try:
+        with (
+            progress("publish", None) as show_progress,
+            js.publisher(on_report=tally.note) as publisher,
+        ):
+            for number, line in enumerate(file, 1):
+                each = numbered(message, number)
+                publisher.publish(
+                    each.subject,
+                    line.removesuffix(b"\n").removesuffix(b"\r"),
+                    headers=each.headers,
+                    msg_id=each.msg_id,
+                    ttl=each.ttl,
+                )
+                if number % STEP == 0:
+                    show_progress(completed=number)
+    except BaseException:
+        if tally.count:
+            warn(f"{tally.count:,} messages are stored")
+        raise
+    show_report(tally, time.monotonic() - begin, as_json=as_json)
+    if tally.failures:
+        total = tally.count + tally.failures
+        raise click.ClickException(
+            f"{tally.failures:,} of {total:,} messages are not stored; the first error: "
+            f"{tally.error}"
+        )
 
 
 def publish_many(
@@ -134,7 +309,13 @@ def publish_many(
 
         report = js.publish_many(messages())
         show_progress(completed=count)
-    seconds = time.monotonic() - begin
+    show_report(report, time.monotonic() - begin, as_json=as_json)
+
+
+def show_report(report: jetsync.PublishReport | Tally, seconds: float, *, as_json: bool) -> None:
+    """
+    Print how many messages are stored.
+    """
     streams = sorted(report.streams)
     if as_json:
         print_json(
@@ -147,7 +328,8 @@ def publish_many(
         return
     stored = report.count - report.duplicates
     speed = f"in {duration(round(seconds, 3))}, {report.count / max(seconds, 1e-6):,.0f} msgs/s"
-    say(f"stored {stored:,} messages in {', '.join(streams)} {speed}", style=GOOD)
+    where = f" in {', '.join(streams)}" if streams else ""
+    say(f"stored {stored:,} messages{where} {speed}", style=GOOD)
     if report.duplicates:
         say(f"{report.duplicates:,} duplicates were not stored again", style=WARNING)
 

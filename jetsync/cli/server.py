@@ -4,20 +4,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from jetsync.cli._output import say
+from jetsync.cli._signals import sigterm_interrupts
 from jetsync.devserver import DevServer
 from jetsync.errors import DevServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 DEFAULT_PORT: Final = 4222
 
@@ -68,22 +63,6 @@ def server(version: str | None, port: int, store: Path | None, config: Path | No
             raise click.ClickException(f"nats-server ended by itself\n{running.log()}")
     except KeyboardInterrupt:
         say("stopped", err=True)
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """
-    Let SIGTERM act like Ctrl-C, so that it stops the server and removes its folder.
-    """
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def has_ended(running: DevServer) -> bool:

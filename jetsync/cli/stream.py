@@ -1,23 +1,26 @@
 """
-`jetsync stream`: list, show, add, empty and remove streams.
+`jetsync stream`: list, find, show, add, edit, empty and remove streams.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
 
 from jetsync.cli._backups import add_backups
+from jetsync.cli._config_options import (
+    config_option,
+    read_config,
+    stream_fields,
+    stream_options,
+)
 from jetsync.cli._connection import Group, jetstream
-from jetsync.cli._name_completion import stream_name_argument
+from jetsync.cli._edit import Change, changed_fields, edit_options
+from jetsync.cli._name_completion import stream_argument, stream_name_argument
 from jetsync.cli._output import (
-    GOOD,
     NAME,
     Styled,
     confirm,
@@ -29,38 +32,59 @@ from jetsync.cli._output import (
     print_json,
     print_list,
     print_pairs,
+    print_result,
     print_table,
     say,
     size,
+    warn,
 )
-from jetsync.cli._units import age_option, number_option, size_option
-from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.stream_config import StreamConfig
+from jetsync.cli._reports import (
+    interval_option,
+    measured,
+    print_streams,
+    sort_option,
+    stream_rows,
+)
+from jetsync.cli._samples import Sampler, asked_at
+from jetsync.cli._units import age_option, number_option
+from jetsync.values.codec import to_wire
+from jetsync.values.stream_config import DiscardPolicy, StreamConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
     import jetsync
 
-FLAGS = ("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter")
+FLAGS: Final = (
+    *("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter"),
+    *("allow_msg_schedules", "allow_rollup_hdrs"),
+)
 
-allow_option: Final = functools.partial(click.option, is_flag=True, default=None)
-"""An option that sets a flag, and leaves it as it is otherwise."""
+subject_option = click.option(
+    "--subject", metavar="FILTER", help="Only streams whose subjects match FILTER."
+)
 
 
 @click.group(cls=Group)
 def stream() -> None:
     """
-    List, show, add, empty and remove streams.
+    List, find, show, add, edit, empty and remove streams.
     """
 
 
 @stream.command("ls")
-@click.option("--subject", metavar="FILTER", help="Only streams whose subjects match FILTER.")
+@subject_option
 @json_option
 def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_json: bool) -> None:
     """
     List the streams.
     """
     infos = [each.cached_info for each in jetstream(options).streams(subject)]
+    _print_streams(infos, as_json=as_json, nothing="There are no streams.")
+
+
+def _print_streams(infos: Iterable[jetsync.StreamInfo], *, as_json: bool, nothing: str) -> None:
     print_list(
         sorted(infos, key=lambda info: info.config.name or ""),
         as_json=as_json,
@@ -74,7 +98,164 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
             "last message": moment(info.state.last_ts) or "never",
         },
         numbers=("messages", "size", "consumers"),
-        nothing="There are no streams.",
+        nothing=nothing,
+    )
+
+
+@stream.command("find")
+@subject_option
+@click.option("--empty", is_flag=True, help="Only streams without messages.")
+@age_option("--idle", help="Only streams that have stored no message for this time, such as 7d.")
+@age_option("--older-than", help="Only streams that were created at least this long ago.")
+@click.option("--unused", is_flag=True, help="Only streams without consumers.")
+@click.option("--leader", metavar="SERVER", help="Only streams whose leader is SERVER.")
+@number_option("--replicas", help="Only streams with N copies.")
+@click.option("--behind", is_flag=True, help="Only streams with a copy that is not up to date.")
+@click.option(
+    "--retention",
+    type=click.Choice(["limits", "interest", "workqueue"]),
+    help="Only streams with this retention.",
+)
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Only such streams.")
+@click.option("--mirrors", is_flag=True, help="Only streams that copy another one.")
+@click.option("--invert", is_flag=True, help="The streams that do not match.")
+@click.option("--names", is_flag=True, help="Print only the names.")
+@json_option
+def find_streams(
+    *,
+    options: jetsync.ConnectOptions,
+    subject: str | None,
+    invert: bool,
+    names: bool,
+    as_json: bool,
+    **wanted: Any,
+) -> None:
+    """
+    List the streams that match all of the options.
+    """
+    if names and as_json:
+        raise click.UsageError("--names prints only names: leave out --json.")
+    js = jetstream(options)
+    # With --invert, also streams of other subjects match.
+    infos = [each.cached_info for each in js.streams(None if invert else subject)]
+    named = {*js.stream_names(subject)} if invert and subject is not None else None
+    found = [
+        info
+        for info in infos
+        if (matches(info, **wanted) and (named is None or info.config.name in named)) is not invert
+    ]
+    if names:
+        for name in sorted(info.config.name or "" for info in found):
+            say(name)
+    else:
+        _print_streams(found, as_json=as_json, nothing="No stream matches.")
+
+
+def matches(
+    info: jetsync.StreamInfo,
+    *,
+    empty: bool,
+    idle: float | None,
+    older_than: float | None,
+    unused: bool,
+    leader: str | None,
+    replicas: int | None,
+    behind: bool,
+    retention: str | None,
+    storage: str | None,
+    mirrors: bool,
+) -> bool:
+    """
+    Return whether a stream matches all conditions that are given.
+    """
+    config, state, cluster = info.config, info.state, info.cluster
+    answered = asked_at(info)
+    last = state.last_ts or info.created or answered
+    copies = [] if cluster is None else cluster.replicas
+    refused = (
+        empty and state.messages,
+        idle is not None and (answered - last).total_seconds() < idle,
+        older_than is not None
+        and (answered - (info.created or answered)).total_seconds() < older_than,
+        unused and state.consumer_count,
+        leader is not None and (cluster is None or cluster.leader != leader),
+        replicas is not None and config.num_replicas != replicas,
+        behind and not any(each.offline or not each.current for each in copies),
+        retention is not None and config.retention != retention,
+        storage is not None and config.storage != storage,
+        mirrors and config.mirror is None and not config.sources,
+    )
+    return not any(refused)
+
+
+@stream.command("report")
+@subject_option
+@interval_option
+@sort_option("name", "messages", "size", "rate", "lag")
+@json_option
+def report_streams(
+    *,
+    options: jetsync.ConnectOptions,
+    subject: str | None,
+    interval: float,
+    sort: str,
+    as_json: bool,
+) -> None:
+    """
+    Show sizes, rates and the lag of consumers for each stream.
+
+    The lag is that of the slowest consumer: messages that it has to deliver or that wait for its
+    acknowledgements. The rate is measured during --interval.
+    """
+    sampler = measured(Sampler(jetstream(options), subject), interval)
+    print_streams(stream_rows(sampler, sort), as_json=as_json)
+
+
+@stream.command("subjects")
+@stream_argument
+@click.argument("filter_", metavar="[FILTER]", default=">")
+@click.option(
+    "--sort",
+    type=click.Choice(["subject", "messages"]),
+    default="subject",
+    show_default=True,
+    help="Sort by subject, or begin with the most messages.",
+)
+@number_option("--limit", help="Show at most N subjects.")
+@json_option
+def show_subjects(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    filter_: str,
+    sort: str,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """
+    Count the messages of each subject of STREAM. FILTER selects subjects.
+    """
+    info = jetstream(options).stream(stream).info(subjects_filter=filter_)
+    counts = sorted(info.state.subjects.items())
+    if sort == "messages":
+        counts.sort(key=lambda each: -each[1])
+    shown = counts[:limit]
+    if as_json:
+        print_json(dict(shown))
+        return
+    if not counts:
+        say(f"{stream} has no messages of {filter_}.")
+        return
+    _print_subjects(shown)
+    if len(shown) < len(counts):
+        warn(f"{len(counts) - len(shown):,} more subjects are not shown")
+
+
+def _print_subjects(counts: Iterable[tuple[str, int]]) -> None:
+    print_table(
+        ("subject", "messages"),
+        ((subject, f"{count:,}") for subject, count in counts),
+        numbers=("messages",),
     )
 
 
@@ -111,6 +292,10 @@ def show_stream(
             ("max messages", _limit(config.max_msgs)),
             ("max bytes", None if config.max_bytes is None else size(config.max_bytes)),
             ("max age", duration(config.max_age) if config.max_age else None),
+            (
+                "duplicate window",
+                duration(config.duplicate_window) if config.duplicate_window else None,
+            ),
             ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
         ]
     )
@@ -128,70 +313,33 @@ def show_stream(
     )
     if state.subjects:
         say()
-        print_table(
-            ("subject", "messages"),
-            ((subject, f"{count:,}") for subject, count in sorted(state.subjects.items())),
-            numbers=("messages",),
-        )
+        _print_subjects(sorted(state.subjects.items()))
 
 
 @stream.command("add")
 @click.argument("name")
-@click.option(
-    "--subjects", metavar="A,B", help="Subjects, separated by commas. The default is NAME.>."
-)
-@click.option(
-    "--storage", type=click.Choice(["file", "memory"]), help="Where to store the messages."
-)
-@number_option("--replicas", "num_replicas", help="Number of copies in a cluster.")
-@click.option(
-    "--retention",
-    type=click.Choice(["limits", "interest", "workqueue"]),
-    help="When messages are removed: only at the limits, when all consumers have acknowledged them,"
-    " or when one has.",
-)
-@number_option(
-    "--max-msgs", type=click.IntRange(-1), help="Maximum number of messages, -1 for no limit."
-)
-@size_option("--max-bytes", help="Maximum size, such as 1GB, or -1 for no limit.")
-@age_option("--max-age", help="How long to keep messages, such as 7d, or 0 for no limit.")
-@allow_option("--direct", "allow_direct", help="Allow direct reads.")
-@allow_option("--atomic", "allow_atomic", help="Allow atomic batches.")
-@allow_option("--batched", "allow_batched", help="Allow fast ingest.")
-@allow_option("--ttl", "allow_msg_ttl", help="Allow messages with a time-to-live.")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the configuration in the server's JSON format. Options take precedence.",
-)
+@stream_options
+@config_option
 @json_option
 def create_stream(
     *,
     options: jetsync.ConnectOptions,
     name: str,
-    subjects: str | None,
-    config: Path | None,
+    file: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """
-    Create the stream NAME.
+    Create the stream NAME. It stores NAME.> unless you give --subjects.
 
     The command also succeeds if the stream exists with the same configuration.
     """
-    if subjects is not None and not _split(subjects):
-        raise click.UsageError("--subjects needs a subject.")
-    wanted = StreamConfig() if config is None else read_config(config)
-    fields = {"name": name, **{key: value for key, value in given.items() if value is not None}}
-    if subjects is not None:
-        fields["subjects"] = _split(subjects)
-    elif not wanted.subjects:
-        fields["subjects"] = [f"{name}.>"]
-    info = jetstream(options).create_stream(attrs.evolve(wanted, **fields)).cached_info
-    if as_json:
-        print_json(to_wire(info))
-    else:
-        say(f"created {info.config.name} for {', '.join(info.config.subjects or ())}", style=GOOD)
+    wanted = attrs.evolve(read_config(file, StreamConfig), name=name, **stream_fields(**given))
+    if not (wanted.subjects or wanted.mirror or wanted.sources):
+        wanted = attrs.evolve(wanted, subjects=[f"{name}.>"])
+    info = jetstream(options).create_stream(wanted).cached_info
+    subjects = f" for {', '.join(info.config.subjects)}" if info.config.subjects else ""
+    print_result(info, f"created {info.config.name}{subjects}", as_json=as_json)
 
 
 # The name in earlier versions.
@@ -201,6 +349,57 @@ stream.add_command(_create, "create")
 
 
 add_backups(stream, stream_name_argument, lambda js, name: js.stream(name), "stream NAME")
+
+
+@stream.command("edit")
+@stream_name_argument
+@stream_options
+@click.option(
+    "--seal", "sealed", is_flag=True, default=None, help="Refuse all further changes, for ever."
+)
+@config_option
+@edit_options
+@json_option
+def edit_stream(
+    *,
+    options: jetsync.ConnectOptions,
+    name: str,
+    file: Path | None,
+    sealed: bool | None,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """
+    Change the stream NAME. The command shows what changes, and asks.
+
+    Options and fields of the file that you do not give stay as they are.
+    """
+    fields = stream_fields(sealed=sealed, **given)
+    config = read_config(file, StreamConfig)
+    found = jetstream(options).stream(name)
+    info = found.cached_info
+    fields = changed_fields(info.config, config, fields)
+    Change(f"the stream {name}", info.config, fields, tuple(losses(info, fields))).run(
+        lambda fields: found.update(**fields), force=force, dry_run=dry_run, as_json=as_json
+    )
+
+
+def losses(info: jetsync.StreamInfo, fields: Mapping[str, Any]) -> Iterable[str]:
+    """
+    Yield what new limits of a stream remove at once.
+    """
+    state = info.state
+    age = fields.get("max_age") or 0
+    if age and state.first_ts and (asked_at(info) - state.first_ts).total_seconds() > age:
+        yield f"the first message is from {moment(state.first_ts)}: old ones are removed at once"
+    if fields.get("discard", info.config.discard) == DiscardPolicy.NEW:
+        return
+    if 0 < fields.get("max_msgs", 0) < state.messages:
+        yield f"the stream has {state.messages:,} messages: the oldest are removed at once"
+    if 0 < fields.get("max_bytes", 0) < state.bytes:
+        yield f"the stream has {size(state.bytes)}: the oldest messages are removed at once"
 
 
 @stream.command("rm")
@@ -244,24 +443,6 @@ def purge_stream(
     confirm(f"Remove {what} from {name}?", force=force)
     count = found.purge(subject=subject, sequence=sequence, keep=keep)
     say(f"removed {count:,} messages from {name}")
-
-
-def read_config(path: Path) -> StreamConfig:
-    """
-    Read a configuration in the server's JSON format, which has nanoseconds.
-    """
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise click.ClickException(f"{path} is not JSON: {error}") from error
-    # `stream info --json` has the configuration below this key.
-    if isinstance(content, dict) and isinstance(content.get("config"), dict):
-        content = content["config"]
-    return from_wire(StreamConfig, content)
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _limit(count: int | None) -> str | None:

@@ -32,10 +32,10 @@ from jetsync._base import speedups
 from jetsync.cli import _features, _output, _specifications, _suggestions, doctor
 from jetsync.cli._app import COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
+from jetsync.cli._config_options import read_config
 from jetsync.cli._connection import COMMAND, make_options
 from jetsync.cli._features import FEATURES, missing, verdicts
 from jetsync.cli._output import message_dict
-from jetsync.cli.stream import read_config
 from jetsync.errors import ApiError, ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
 
@@ -256,9 +256,11 @@ class TestMain:
         [
             (["sub"], "The nats command line has it: nats sub"),
             (["context"], "The nats command line has it: nats context"),
-            (["stream", "edit"], "The nats command line has it: nats stream edit"),
-            (["consumer", "pause"], "The nats command line has it: nats consumer pause"),
-            (["kv", "revert"], "The nats command line has it: nats kv revert"),
+            (["stream", "gaps"], "The nats command line has it: nats stream gaps"),
+            (["consumer", "unpin"], "The nats command line has it: nats consumer unpin"),
+            (["kv", "edit"], "The nats command line has it: nats kv edit"),
+            (["stream", "update"], "Did you mean 'edit'?"),
+            (["dead", "retry"], "Did you mean 'replay'?"),
             (["stream", "new"], "Did you mean 'add'?"),
             (["consumer", "del"], "Did you mean 'rm'?"),
             (["kv", "info"], "Did you mean 'status'?"),
@@ -493,7 +495,7 @@ class TestErrors:
             (("get", "S", "1", "--raw", "--json"), "--raw prints only the payload"),
             (("kv", "get", "B", "k", "--raw", "--json"), "--raw prints only the value"),
             (("kv", "watch", "B", "--history", "--updates-only"), "--updates-only excludes"),
-            (("stream", "add", "S", "--subjects", " , "), "--subjects needs a subject"),
+            (("stream", "add", "S", "--subjects", " , "), "give one or more, separated by commas"),
             (("stream", "purge", "S", "--keep", "1", "--sequence", "2"), "Give one of --keep"),
             (("pub", "a", "b", "--count", "0"), "0 is not in the range"),
             (("bench", "fly"), "'fly' is not one of"),
@@ -561,9 +563,9 @@ class TestAdvice:
             (
                 "stream add",
                 errors.MessageTtlDisabledError(stream="S"),
-                "create the stream with --ttl",
+                "give the stream --ttl with `jetsync stream edit`",
             ),
-            ("query", errors.DirectNotSupportedError("S"), "create the stream with --direct"),
+            ("query", errors.DirectNotSupportedError("S"), "give the stream --direct with"),
             (
                 "pub",
                 errors.PublishOutcomeUnknownError("a", msg_id="m"),
@@ -1071,7 +1073,7 @@ class TestStreamOptions:
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"config": config} if wrapped else config))
 
-        read = read_config(path)
+        read = read_config(path, jetsync.StreamConfig)
 
         assert (read.name, read.subjects, read.max_age) == ("S", ["s.>"], 60.0)
 

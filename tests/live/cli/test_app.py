@@ -402,11 +402,11 @@ class TestStreams:
         """
         exists = run("stream", "add", stream.name, "--subjects", "other")
         assert exists.output.endswith(
-            "`jetsync stream info` shows it, `nats stream edit` changes it, and "
+            "`jetsync stream info` shows it, `jetsync stream edit` changes it, and "
             "`jetsync stream rm` removes it\n"
         )
         without = run("pub", f"{stream.name}.a", "x", "--ttl", "1m")
-        assert without.output.endswith("create the stream with --ttl\n")
+        assert without.output.endswith("give the stream --ttl with `jetsync stream edit`\n")
         nowhere = run("stream", "ls", "-s", "nats://127.0.0.1:1")
         assert nowhere.output.endswith("`jetsync server` starts one\n")
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import jetsync
 from helpers.commands import running
 from jetsync._base import speedups
-from jetsync.cli import _bench_tests, bench
+from jetsync.cli import _bench_tests, _signals, bench
 from jetsync.cli._app import jetsync as app
 
 ALL = ["publish one", "publish many", "publisher", "atomic batches", "fast ingest"]
@@ -154,7 +154,7 @@ def test_interrupted_while_the_stream_is_removed(run, js, monkeypatch, number, i
 
     monkeypatch.setattr(bench, "measure", interrupted_measure)
     monkeypatch.setattr(jetsync.JetStream, "delete_stream", interrupted_delete)
-    before = [signal.getsignal(each) for each in bench.INTERRUPTS]
+    before = [signal.getsignal(each) for each in _signals.INTERRUPTS]
 
     result = run("many", "scan", "--msgs", "10")
 
@@ -162,7 +162,7 @@ def test_interrupted_while_the_stream_is_removed(run, js, monkeypatch, number, i
     assert result.stderr.splitlines()[-1] == "Aborted!"
     assert len(deleted) == 1
     assert left(js) == []
-    assert [signal.getsignal(each) for each in bench.INTERRUPTS] == before
+    assert [signal.getsignal(each) for each in _signals.INTERRUPTS] == before
 
 
 def test_a_failure_removes_the_stream(run, js):

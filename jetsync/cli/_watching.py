@@ -1,0 +1,68 @@
+"""
+What the `watch` commands of key-value buckets and object stores share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jetsync.cli._connection import connect
+from jetsync.cli._output import print_each, until_ctrl_c
+from jetsync.cli._units import number_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import jetsync
+    from jetsync.kv.watch import Watch
+    from jetsync.objects.watch import ObjectWatch
+
+
+def watch_options(item: str, items: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    Return a decorator that adds the options of :func:`print_changes`.
+
+    Args:
+        item: What is on a line.
+        items: Several of them.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option(
+                "--json", "as_json", is_flag=True, help=f"Print JSON, one {item} per line."
+            ),
+            click.option("--no-follow", is_flag=True, help=f"End after the stored {items}."),
+            number_option("--count", help=f"End after N {items}."),
+            click.option("--ignore-deletes", is_flag=True, help="Leave out deletions."),
+            click.option("--updates-only", is_flag=True, help="Begin with the next change."),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def print_changes(
+    options: jetsync.ConnectOptions,
+    watch: Callable[[jetsync.JetStream], Watch[bytes] | ObjectWatch],
+    show: Callable[[Any], object],
+    *,
+    count: int | None,
+    no_follow: bool,
+) -> None:
+    """
+    Print what a watch yields until Ctrl-C.
+
+    Args:
+        options: The connection.
+        watch: Opens the watch.
+        show: Prints one change.
+        count: End after so many.
+        no_follow: End after what is stored.
+    """
+    with until_ctrl_c(), connect(options) as client, watch(client.jetstream()) as found:
+        changes: Any = found.initial() if no_follow else found
+        print_each(changes, show, count)
