@@ -389,8 +389,9 @@ def print_table(
     right = set(numbers)
     for place, column in enumerate(columns):
         justify: Literal["right", "left"] = "right" if column in right else "left"
-        # The first column has the names.
-        table.add_column(literal(column), justify=justify, style="" if place else NAME)
+        # The first column has the names. Long ones are wrapped, because users copy them.
+        style = "" if place else NAME
+        table.add_column(literal(column), justify=justify, style=style, overflow="fold")
     for row in rows:
         table.add_row(*map(literal, row))
     console().print(table)

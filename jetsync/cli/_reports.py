@@ -109,12 +109,11 @@ def print_consumers(
             "consumer": row["consumer"],
             **({"stream": row["stream"]} if stream is None else {}),
             "lag": f"{row['lag']:,}",
-            "unacknowledged": f"{row['unacknowledged']:,}",
+            "unacked": f"{row['unacknowledged']:,}",
             "redelivered": f"{row['redelivered']:,}",
             "pulls": f"{row['waiting_pulls']:,}",
             "msgs/s": rate(row["messages_per_second"]),
-            "last ack": ago(row["last_ack_seconds"]),
-            "": Styled("paused", WARNING) if row["paused"] else "",
+            "last ack": last_ack(row),
         }
 
     print_list(
@@ -122,7 +121,7 @@ def print_consumers(
         as_json=as_json,
         as_dict=dict,
         row=cells,
-        numbers=("lag", "unacknowledged", "redelivered", "pulls", "msgs/s", "last ack"),
+        numbers=("lag", "unacked", "redelivered", "pulls", "msgs/s", "last ack"),
         nothing="There are no consumers." if stream is None else f"{stream} has no consumers.",
     )
 
@@ -144,6 +143,13 @@ def copies(row: dict[str, Any]) -> str | Styled:
     """
     late = row["replicas_behind"]
     return Styled(f"{row['replicas']}, {late} behind", WARNING) if late else f"{row['replicas']}"
+
+
+def last_ack(row: dict[str, Any]) -> str | Styled:
+    """
+    Return how long ago a consumer got its last acknowledgement, or that it is paused.
+    """
+    return Styled("paused", WARNING) if row["paused"] else ago(row["last_ack_seconds"])
 
 
 def rate(per_second: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync.cli._output import ERROR, NAME, duration, literal, size
-from jetsync.cli._reports import ago, copies, in_order, rate
+from jetsync.cli._reports import ago, copies, in_order, last_ack, rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,6 @@ Row = dict[str, Any]
 
 SORTS: Final = ("lag", "rate", "name")
 """The orders of the rows."""
-
-WIDE: Final = 100
-"""From how many columns on the screen has all columns of the tables."""
 
 FRAME: Final = 7
 """The lines of a screen without rows."""
@@ -45,26 +42,26 @@ class Column:
     title: str
     width: int
     cell: Callable[[Row], object]
-    only_wide: bool = False
-    """Whether narrow screens leave it out."""
+    least: int = 0
+    """How many columns a screen needs to show it."""
 
 
 STREAMS: Final = (
-    Column("messages", 8, lambda row: compact(row["messages"])),
-    Column("size", 9, lambda row: size(row["bytes"])),
+    Column("messages", 8, lambda row: compact(row["messages"]), least=60),
+    Column("size", 9, lambda row: size(row["bytes"]), least=70),
     Column("msgs/s", 8, lambda row: rate(row["messages_per_second"])),
-    Column("consumers", 9, lambda row: compact(row["consumers"])),
+    Column("consumers", 9, lambda row: compact(row["consumers"]), least=70),
     Column("lag", 7, lambda row: compact(row["lag"]) if row["consumers"] else ""),
-    Column("copies", 11, copies, only_wide=True),
-    Column("idle", 5, lambda row: ago(row["idle_seconds"])),
+    Column("copies", 11, copies, least=100),
+    Column("idle", 5, lambda row: ago(row["idle_seconds"]), least=50),
 )
 CONSUMERS: Final = (
     Column("lag", 7, lambda row: compact(row["lag"])),
-    Column("unacked", 7, lambda row: compact(row["unacknowledged"])),
-    Column("redelivered", 11, lambda row: compact(row["redelivered"]), only_wide=True),
-    Column("pulls", 6, lambda row: compact(row["waiting_pulls"]), only_wide=True),
+    Column("unacked", 7, lambda row: compact(row["unacknowledged"]), least=70),
+    Column("redelivered", 11, lambda row: compact(row["redelivered"]), least=100),
+    Column("pulls", 6, lambda row: compact(row["waiting_pulls"]), least=100),
     Column("msgs/s", 8, lambda row: rate(row["messages_per_second"])),
-    Column("last ack", 8, lambda row: "paused" if row["paused"] else ago(row["last_ack_seconds"])),
+    Column("last ack", 8, last_ack, least=60),
 )
 
 
@@ -136,15 +133,26 @@ class Screenful:
 
         streams = in_order(self.view.streams, self.sort)
         consumers = in_order(self.view.consumers, self.sort)
-        keys = f"q quit   s sort, now by {self.sort}   \N{UPWARDS ARROW} \N{DOWNWARDS ARROW} scroll"
+        for_streams, for_consumers = self.room
+        keys = [f"q quit   s sort, now by {self.sort}"]
+        if self.last_offset:
+            arrows = "\N{UPWARDS ARROW} \N{DOWNWARDS ARROW}"
+            last = min(self.offset + for_consumers, len(consumers))
+            keys.append(f"{arrows} consumers {self.offset + 1:,} to {last:,} of {len(consumers):,}")
+        if for_streams < len(streams):
+            keys.append(f"{for_streams:,} of {len(streams):,} streams")
         return Group(
             line(self.title, "bold"),
             line(self._totals()),
             line(""),
-            self._table(("stream",), STREAMS, streams, 0, self.room[0]),
+            self._table(("stream",), STREAMS, streams[:for_streams]),
             line(""),
-            self._table(("consumer", "stream"), CONSUMERS, consumers, self.offset, self.room[1]),
-            line(self.status, ERROR) if self.status else line(keys, "dim"),
+            self._table(
+                ("consumer", "stream"),
+                CONSUMERS,
+                consumers[self.offset : self.offset + for_consumers],
+            ),
+            line(self.status, ERROR) if self.status else line("   ".join(keys), "dim"),
         )
 
     def _totals(self) -> str:
@@ -163,27 +171,17 @@ class Screenful:
             parts.append(f"consumers of {_count(view.waiting, 'stream')} from earlier")
         return "   ".join(parts)
 
-    def _table(
-        self,
-        names: Sequence[str],
-        columns: Sequence[Column],
-        rows: Sequence[Row],
-        offset: int,
-        most: int,
-    ) -> Table:
+    def _table(self, names: Sequence[str], columns: Sequence[Column], rows: Sequence[Row]) -> Table:
         from rich.table import Table
 
-        shown = rows[offset : offset + most]
         made = Table(box=None, pad_edge=False, expand=True, header_style="bold")
-        where = f"  {offset + 1:,} to {offset + len(shown):,} of {len(rows):,}"
         for place, name in enumerate(names):
-            title = name if place or len(shown) == len(rows) else name + where
             style = "" if place else NAME
-            made.add_column(title, ratio=1, no_wrap=True, overflow="ellipsis", style=style)
-        chosen = [column for column in columns if self.width >= WIDE or not column.only_wide]
+            made.add_column(name, ratio=1, no_wrap=True, overflow="ellipsis", style=style)
+        chosen = [column for column in columns if self.width >= column.least]
         for column in chosen:
             made.add_column(column.title, width=column.width, justify="right", no_wrap=True)
-        for row in shown:
+        for row in rows:
             cells = [row[name] for name in names]
             made.add_row(*map(literal, [*cells, *(column.cell(row) for column in chosen)]))
         if not rows:

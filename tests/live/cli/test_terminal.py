@@ -4,14 +4,9 @@ The command line in a terminal: colours, and completion in bash.
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import shutil
-import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -24,105 +19,12 @@ COLOUR = re.compile(r"\x1b\[[\d;]*3[0-7]m")
 RED, YELLOW, GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 
 
-class Terminal:
-    """
-    A process whose input and outputs are a pseudo-terminal.
-    """
-
-    def __init__(self, *command, env):
-        self.text = ""
-        self.control, inside = pty.openpty()
-        self.process = subprocess.Popen(
-            command, stdin=inside, stdout=inside, stderr=inside, env=env, start_new_session=True
-        )
-        os.close(inside)
-
-    def read(self):
-        """
-        Read what is printed; False at the end.
-        """
-        try:
-            found = os.read(self.control, 4096)
-        except OSError:
-            # Linux reports the end of a terminal as an error.
-            found = b""
-        self.text += found.decode("utf-8", "replace")
-        return bool(found)
-
-    def read_all(self):
-        """
-        Wait for the end and return everything that was printed.
-        """
-        while self.read():
-            pass
-        self.process.wait(60)
-        return self.text
-
-    def read_until(self, wanted, timeout=60):
-        """
-        Read until a text is there.
-        """
-        limit = time.monotonic() + timeout
-        while wanted not in self.text:
-            ready, _, _ = select.select([self.control], [], [], max(0, limit - time.monotonic()))
-            assert ready, self.text
-            assert self.read(), self.text
-
-    def type(self, text):
-        """
-        Type a text.
-        """
-        os.write(self.control, text.encode())
-
-    def close(self):
-        """
-        End the process.
-        """
-        self.process.kill()
-        self.process.wait(60)
-        os.close(self.control)
-
-
 @pytest.fixture
-def environment(nats_server, tmp_path):
-    """
-    The environment of a user: a home of their own, `jetsync` on the path, and the shared server.
-    """
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "jetsync"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jetsync "$@"\n')
-    script.chmod(0o755)
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("NATS_", "XDG_", "JETSYNC_", "COMP_")) and name != "NO_COLOR"
-    }
-    return {
-        **kept,
-        "HOME": str(tmp_path),
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "TERM": "xterm-256color",
-        "NATS_URL": nats_server.url,
-        "JETSYNC_COMPLETION_TIMEOUT": "60",
-    }
-
-
-@pytest.fixture
-def terminal(environment):
+def terminal(pseudo_terminal):
     """
     Start a process in a pseudo-terminal; a function from arguments.
     """
-    started = []
-
-    def start(*command, **variables):
-        started.append(Terminal(*command, env={**environment, **variables}))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
+    return pseudo_terminal
 
 
 COMMANDS = """
