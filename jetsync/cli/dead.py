@@ -327,7 +327,7 @@ def replay_letters(
             found.delete_message(sequence)
         return ack.duplicate
 
-    _each(chosen, put_back, "published again", as_json=as_json)
+    _each(chosen, put_back, "message", "published again", as_json=as_json)
 
 
 @dead.command("rm")
@@ -363,7 +363,7 @@ def remove_letters(
         found.delete_message(sequence)
         return False
 
-    _each(chosen, remove, "removed", as_json=as_json)
+    _each(chosen, remove, "dead letter", "removed", as_json=as_json)
 
 
 def _messages(stream: jetsync.Stream, subject: str | None) -> Iterator[jetsync.StoredMessage]:
@@ -416,14 +416,17 @@ def _go_on(question: str, chosen: list[int], *, dry_run: bool, force: bool, as_j
     return True
 
 
-def _each(chosen: list[int], work: Callable[[int], bool], done_how: str, *, as_json: bool) -> None:
+def _each(
+    chosen: list[int], work: Callable[[int], bool], what: str, done_how: str, *, as_json: bool
+) -> None:
     """
     Do something with each dead letter, and print how many are done.
 
     Args:
         chosen: The sequences.
         work: Works on one, and returns whether its message was stored before.
-        done_how: What happened to the messages, for people.
+        what: What is worked on, for people.
+        done_how: What happened to it.
         as_json: Whether to print JSON.
     """
     done: list[int] = []
@@ -439,14 +442,14 @@ def _each(chosen: list[int], work: Callable[[int], bool], done_how: str, *, as_j
                     failed.append({"sequence": sequence, "error": str(error)})
                 show_progress(completed=number)
     except BaseException:
-        warn(f"{len(done):,} of {_count(chosen, 'message')} {_were(done)} {done_how}")
+        warn(f"{len(done):,} of {_count(chosen, what)} {_were(done)} {done_how}")
         raise
     if as_json:
         result = {"chosen": chosen, "done": done, "duplicates": duplicates, "failed": failed}
         print_json(result)
     else:
         if done:
-            say(f"{_count(done, 'message')} {_were(done)} {done_how}", style=GOOD)
+            say(f"{_count(done, what)} {_were(done)} {done_how}", style=GOOD)
         if duplicates:
             say(f"{duplicates:,} of them had been stored before", style=WARNING)
         for each in failed:

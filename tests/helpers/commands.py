@@ -22,6 +22,7 @@ def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
     with subprocess.Popen(
         [sys.executable, "-m", "jetsync", *arguments],
         env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
