@@ -8,7 +8,9 @@ import os
 import shutil
 import socket
 import sys
+from typing import Final
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -119,7 +121,48 @@ class TestInstall:
         assert list(tmp_path.iterdir()) == []
 
 
+FREE: Final = {
+    *("FILE", "KEY", "VALUE", "PATTERNS", "NAMES", "SHELL", "URL", "SQL", "SUBJECT", "DATA"),
+    *("SEQUENCE", "SEQUENCES", "REVISION", "FILTER", "UNTIL", "TESTS"),
+}
+"""Arguments that are no names of streams, consumers or buckets."""
+
+NEW_NAMES: Final = {"consumer add", "kv add", "object add", "stream add", "stream create"}
+"""Commands whose name is that of something new."""
+
+OBJECTS: Final = {"object get", "object info", "object put", "object rm"}
+"""Commands with the name of an object."""
+
+
+def arguments(command, path=""):
+    """
+    Yield each argument of all commands, with the name of its command.
+    """
+    context = click.Context(command)
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            yield path.strip(), parameter
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            yield from arguments(command.get_command(context, name), f"{path} {name}")
+
+
 class TestWords:
+    def test_every_name_is_completed(self):
+        """
+        Each argument that is the name of a stream, a consumer or a bucket is completed.
+        """
+        without = [
+            (path, argument.name)
+            for path, argument in arguments(app)
+            if argument._custom_shell_complete is None
+            and (argument.metavar or argument.name.upper()).strip("[].") not in FREE
+            and not (path in NEW_NAMES and argument.name in {"name", "bucket"})
+            and not (path in OBJECTS and argument.name == "name")
+        ]
+
+        assert without == []
+
     def test_commands_and_options(self, run):
         """
         Commands and options need no server.
