@@ -13,7 +13,7 @@ import attrs
 
 from jetsync import errors
 from jetsync._base.deadline import SHORTEST
-from jetsync._proto.pull import GRACE
+from jetsync._proto.open_pulls import GRACE
 from jetsync.consume.ordered import open_ordered
 from jetsync.values import headers as names
 from jetsync.values.codec import parse_time

@@ -128,7 +128,7 @@ def private_uses(tree: ast.AST) -> list[str]:
         "from jetsync import _io",
         "from jetsync._io.connection import Connection",
         "def f():\n    from jetsync.publish import _window as w",
-        "if TYPE_CHECKING:\n    from jetsync._proto import pull",
+        "if TYPE_CHECKING:\n    from jetsync._proto import open_pulls",
         "import jetsync\njetsync._plugins",
         "import jetsync as js\njs.connect()._connection",
         "from jetsync import Message\nMessage.ack._x",

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from jetsync._proto.dead_letters import is_last
-from jetsync._proto.pull import message_size
+from jetsync._proto.open_pulls import message_size
 from jetsync.values.ack_subject import parse_ack_reply
 
 if TYPE_CHECKING:

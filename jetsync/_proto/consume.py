@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import attrs
 
 from jetsync import errors
-from jetsync._proto.pull import (
+from jetsync._proto.open_pulls import (
     NO_PRIORITIES,
     Pins,
     Priorities,
@@ -47,8 +47,8 @@ from jetsync.values.ttl import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.open_pulls import Pull
     from jetsync._proto.ordered import OrderedCursor
-    from jetsync._proto.pull import Pull
     from jetsync.values.frame import Frame
 
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.

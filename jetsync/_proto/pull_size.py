@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.open_pulls import PullRequest
 
 # The batch of a pull that is only limited by bytes.
 UNBOUNDED_BATCH: Final = 1_000_000

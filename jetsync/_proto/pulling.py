@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from jetsync import errors
 from jetsync._proto.buffered import Buffered
 from jetsync._proto.consumer_probe import read_gone
+from jetsync._proto.open_pulls import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
 from jetsync._proto.ordered import MissingMessages
-from jetsync._proto.pull import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._proto.open_pulls import Pins, Pull, PullEngine, PullRequest
     from jetsync._proto.ordered import OrderedCursor
-    from jetsync._proto.pull import Pins, Pull, PullEngine, PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
 

@@ -32,7 +32,7 @@ from jetsync._hooks.errors import PluginError
 from jetsync._io.outbox import LaneState
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.pull import PullRequest
+from jetsync._proto.open_pulls import PullRequest
 from jetsync._proto.pulling import Pulling
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
     from jetsync._io.lane import Lane
-    from jetsync._proto.pull import Pins, PullRequest
+    from jetsync._proto.open_pulls import Pins, PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.pull_feed import PullFeed
     from jetsync.values.frame import Frame

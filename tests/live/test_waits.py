@@ -23,7 +23,7 @@ from helpers.public_calls import public_functions
 from helpers.skipped_time import SkippedTime
 from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
-from jetsync._proto.pull import GRACE
+from jetsync._proto.open_pulls import GRACE
 from jetsync.kv import handle
 from jetsync.testing import CutProxy
 

@@ -12,8 +12,8 @@ from helpers.examples import RUNS
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.consumer_probe import read_gone
+from jetsync._proto.open_pulls import Priorities, PullEngine, message_size
 from jetsync._proto.origin import Origin
-from jetsync._proto.pull import Priorities, PullEngine, message_size
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock

@@ -11,8 +11,7 @@ import pytest
 
 from jetsync import errors
 from jetsync._proto.fetch import NO_WAIT_SILENCE, ORDERED_REFUSALS, SECOND_PULL, FetchEngine
-from jetsync._proto.origin import Origin
-from jetsync._proto.pull import (
+from jetsync._proto.open_pulls import (
     GRACE,
     PULL_RETRY_WAIT,
     PULL_RETRY_WAIT_LIMIT,
@@ -20,6 +19,7 @@ from jetsync._proto.pull import (
     PullEngine,
     PullRequest,
 )
+from jetsync._proto.origin import Origin
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
 

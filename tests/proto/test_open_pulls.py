@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetsync._proto.origin import Origin
-from jetsync._proto.pull import (
+from jetsync._proto.open_pulls import (
     Priorities,
     PullEngine,
     PullRequest,
@@ -18,6 +17,7 @@ from jetsync._proto.pull import (
     learn_pin,
     message_size,
 )
+from jetsync._proto.origin import Origin
 from jetsync._proto.status import Effect
 from jetsync.testing import ManualClock
 
