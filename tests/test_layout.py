@@ -40,6 +40,7 @@ COVERED_BY = {
     "live/objects/test_handle.py": "objects/bucket objects/garbage",
     "live/read/test_pages.py": "read/last",
     "publish/test_publisher.py": "publish/flight publish/future",
+    "proto/test_open_pulls.py": "_proto/pins _proto/pull_request",
     "proto/test_consume.py": "_proto/buffered _proto/consumer_probe _proto/pulling",
     "proto/test_frames.py": "values/frame",
     "api/test_known_streams.py": "publish/batch_support",

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from jetsync._proto.dead_letters import is_last
-from jetsync._proto.open_pulls import message_size
 from jetsync.values.ack_subject import parse_ack_reply
+from jetsync.values.frame import message_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,32 +23,27 @@ Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from jetsync import errors
-from jetsync._proto.open_pulls import (
-    NO_PRIORITIES,
-    Pins,
-    Priorities,
-    PullEngine,
-    PullRequest,
-    drop_pin,
-    learn_pin,
-    message_size,
-)
+from jetsync._proto.pins import drop_pin, learn_pin
+from jetsync._proto.pull_request import PullRequest
 from jetsync._proto.pull_size import pull_size
 from jetsync._proto.pulling import Pulling
 from jetsync._proto.status import Effect, Endless, Status, Verdict, is_stale_pin, judge
 from jetsync.events import PullOutcome
+from jetsync.values.frame import message_size
 from jetsync.values.ttl import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import Pull
+    from jetsync._proto.open_pulls import PullEngine
     from jetsync._proto.ordered import OrderedCursor
+    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull_request import ConsumeOptions, Pull
     from jetsync.values.frame import Frame
 
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
@@ -56,43 +51,6 @@ LOST_WAIT: Final = 1.0
 
 # Most pulls of a consumption ask for the same, and the JSON of one request is made once.
 _request = functools.lru_cache(maxsize=16)(PullRequest)
-
-
-class PullLimits(NamedTuple):
-    """
-    The fields of a consumer's configuration that limit its pulls. They are hashable.
-    """
-
-    max_batch: int | None = None
-    max_bytes: int | None = None
-    max_expires: float | None = None
-    inactive_threshold: float | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ConsumeOptions:
-    """How a consumption pulls; checked and complete."""
-
-    # The limit of the buffer in messages; unused with `max_bytes`. With a handler, it also counts
-    # the messages that are being handled.
-    max_messages: int
-    # The limit of the buffer in bytes; None if messages are counted.
-    max_bytes: int | None
-    # The next pull is due when this many messages, or bytes, are left.
-    threshold: int
-    expires: float
-    heartbeat: float
-    stop_after: int | None = None
-    # What the consumer allows a single pull to ask for.
-    max_batch: int | None = None
-    max_batch_bytes: int | None = None
-    priorities: Priorities = NO_PRIORITIES
-    # Seconds without pulls after which the server deletes the consumer; None if it never does.
-    inactive_threshold: float | None = None
-    # How many threads handle the messages; 0 without a handler.
-    threads: int = 0
-    # The consumer's limit of deliveries, with a handler; 0 for no limit, and without a handler.
-    max_deliver: int = 0
 
 
 class ConsumeEngine(Pulling):

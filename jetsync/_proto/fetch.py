@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import errors
-from jetsync._proto.open_pulls import GRACE, counted_size, drop_pin, learn_pin
+from jetsync._proto.open_pulls import GRACE, counted_size
+from jetsync._proto.pins import drop_pin, learn_pin
 from jetsync._proto.pull_size import rest_of, room_for
 from jetsync._proto.pulling import Pulling
 from jetsync._proto.status import Bounded, Effect, Verdict, is_stale_pin, judge
@@ -30,8 +31,10 @@ from jetsync.values.server_info import decode_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import Pins, Pull, PullEngine, PullRequest
+    from jetsync._proto.open_pulls import PullEngine
     from jetsync._proto.ordered import OrderedCursor
+    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull_request import Pull, PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
 

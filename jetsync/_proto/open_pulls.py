@@ -30,27 +30,25 @@ block and payload.
 
 from __future__ import annotations
 
-import functools
-import json
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-import attrs
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jetsync._proto.consumer_probe import ConsumerProbe
 from jetsync._proto.origin import Strays, are_own
+from jetsync._proto.pins import PIN_HEADER
+from jetsync._proto.pull_request import Pull
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
 from jetsync.errors import InvalidGroupError
-from jetsync.values.headers import FIRST_LINE, PIN_ID, find_last
+from jetsync.values.frame import message_size
+from jetsync.values.headers import FIRST_LINE, find_last
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._proto.origin import Origin, StrayReason
+    from jetsync._proto.pull_request import PullRequest
     from jetsync.values.frame import Frame
-
-NANOSECONDS: Final = 1_000_000_000
 
 # Seconds to wait for the end of a pull whose time is over. A server ends a pull up to 3 ms
 # late, and its status has to travel. Giving up at once would lose a message that is in flight.
@@ -59,10 +57,6 @@ GRACE: Final = 2.0
 # Seconds after the end of a pull without a status for which its messages may arrive: those of a
 # silent connection, which is dropped earlier.
 LATE_KEPT: Final = 60.0
-
-# Seconds before another pull follows after a temporary status; doubled each time up to the limit.
-PULL_RETRY_WAIT: Final = 0.1
-PULL_RETRY_WAIT_LIMIT: Final = 1.0
 
 # How many full pulls are remembered. A consumer has at most 512 waiting pulls, unless it was
 # created with another `max_waiting`.
@@ -75,88 +69,8 @@ STATUS_BYTES_KEPT: Final = 1 << 20
 # How each status line begins. A block without it is no answer of a server.
 _STATUS_START: Final = b"NATS/"
 
-_PIN_ID: Final = PIN_ID.encode()
-
 # The size of a block without headers.
 _NO_HEADERS: Final = len(FIRST_LINE) + 2
-
-Pins: TypeAlias = dict[str | None, str]
-"""
-The pin ids of a consumer's priority groups. Thread-safe: each use is one step on the dictionary.
-
-A consumer with the policy ``pinned_client`` serves one client of each group, until that client has
-been silent for the ``priority_timeout``. Messages to the pinned client carry an id in the header
-``Nats-Pin-Id``. A pull without the id waits, because the server takes it for another client's. So
-all pulls of one consumer handle send the id that any of them received. See ADR-42, and ADR-37,
-"Priority groups".
-"""
-
-
-class Priorities(NamedTuple):
-    """The options of a pull that concern priority groups."""
-
-    group: str | None = None
-    min_pending: int | None = None
-    min_ack_pending: int | None = None
-    priority: int | None = None
-
-
-NO_PRIORITIES: Final = Priorities()
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class PullRequest:
-    """What one pull asks for."""
-
-    max_messages: int
-    # Seconds that the server keeps the pull; 0 if the server answers at once.
-    expires: float
-    max_bytes: int | None = None
-    # Seconds between heartbeats, at most half of `expires`.
-    heartbeat: float | None = None
-    no_wait: bool = False
-    priorities: Priorities = NO_PRIORITIES
-    pin_id: str | None = None
-
-    @functools.cached_property
-    def wire(self) -> bytes:
-        """The JSON on the wire. Cached, because the same request is often sent repeatedly."""
-        body: dict[str, Any] = {"batch": self.max_messages}
-        if self.expires:
-            body["expires"] = round(self.expires * NANOSECONDS)
-        if self.max_bytes is not None:
-            body["max_bytes"] = self.max_bytes
-        if self.no_wait:
-            body["no_wait"] = True
-        if self.heartbeat:
-            body["idle_heartbeat"] = round(self.heartbeat * NANOSECONDS)
-        if self.priorities != NO_PRIORITIES:
-            given = self.priorities._asdict().items()
-            body.update({name: value for name, value in given if value is not None})
-        if self.pin_id is not None:
-            body["id"] = self.pin_id
-        return json.dumps(body, separators=(",", ":")).encode()
-
-
-@attrs.define
-class Pull:
-    """One open pull."""
-
-    # Its reply subject.
-    subject: bytes
-    request: PullRequest
-    number: int
-    opened: float
-    # How many messages, and how many bytes, it may still deliver. None is no limit.
-    messages: int
-    size: int | None
-    # The number of the connection that it was sent on; 0 before it was sent.
-    epoch: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is complete, by our count. Servers send no status for a complete pull."""
-        return self.messages <= 0 or (self.size is not None and self.size <= 0)
 
 
 class Received(NamedTuple):
@@ -515,12 +429,6 @@ class PullEngine:
         return [*self._full.values(), *self._open.values()]
 
 
-def message_size(frame: Frame) -> int:
-    """Return the size of a message as servers count it against ``max_bytes``."""
-    subject, reply, header, data = frame
-    return len(subject) + len(reply) + (len(header) if header is not None else 0) + len(data)
-
-
 def counted_size(frame: Frame) -> int:
     """
     Return the size of a message as servers count it for a pull with ``max_bytes``.
@@ -528,25 +436,8 @@ def counted_size(frame: Frame) -> int:
     They add the header with the pin id later (measured on 2.15.1).
     """
     size, header = message_size(frame), frame[2]
-    pin = None if header is None else find_last(header, _PIN_ID)
+    pin = None if header is None else find_last(header, PIN_HEADER)
     if header is None or pin is None:
         return size
-    added = len(_PIN_ID) + len(pin) + len(b": \r\n")
+    added = len(PIN_HEADER) + len(pin) + len(b": \r\n")
     return size - (len(header) if len(header) - added == _NO_HEADERS else added)
-
-
-def learn_pin(pins: Pins, group: str, messages: Sequence[Frame]) -> None:
-    """Keep the id of the newest message that has one."""
-    for frame in reversed(messages):
-        # The server adds its header after those of the publisher.
-        pin = None if frame[2] is None else find_last(frame[2], _PIN_ID)
-        if pin is not None:
-            pins[group] = pin.decode("utf-8", "surrogateescape")
-            return
-
-
-def drop_pin(pins: Pins, refused: PullRequest) -> None:
-    """Forget an id that the server refused, unless a newer one has arrived."""
-    group = refused.priorities.group
-    if pins.get(group) == refused.pin_id:
-        pins.pop(group, None)

@@ -12,8 +12,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.open_pulls import PullRequest
+    from jetsync._proto.pull_request import ConsumeOptions, PullRequest
 
 # The batch of a pull that is only limited by bytes.
 UNBOUNDED_BATCH: Final = 1_000_000

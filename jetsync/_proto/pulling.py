@@ -5,22 +5,28 @@ The common part of the engines that pull: what arrives, questions about the cons
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._proto.buffered import Buffered
 from jetsync._proto.consumer_probe import read_gone
-from jetsync._proto.open_pulls import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
 from jetsync._proto.ordered import MissingMessages
 from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import Pins, Pull, PullEngine, PullRequest
+    from jetsync._proto.open_pulls import PullEngine
     from jetsync._proto.ordered import OrderedCursor
+    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull_request import Pull, PullRequest
     from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
+
+
+# Seconds before another pull follows after a temporary status; doubled each time up to the limit.
+PULL_RETRY_WAIT: Final = 0.1
+PULL_RETRY_WAIT_LIMIT: Final = 1.0
 
 
 class Pulling(Buffered):

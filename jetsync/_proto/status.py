@@ -31,7 +31,7 @@ from jetsync._base.integers import read_digits
 from jetsync.values.headers import PENDING_BYTES, PENDING_MESSAGES, Headers
 
 if TYPE_CHECKING:
-    from jetsync._proto.open_pulls import Pull
+    from jetsync._proto.pull_request import Pull
 
 
 class Effect(enum.Enum):

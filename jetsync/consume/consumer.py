@@ -10,7 +10,7 @@ from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.open_pulls import NO_PRIORITIES
+from jetsync._proto.pull_request import NO_PRIORITIES
 from jetsync._proto.push import PushOptions
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.dead_letters import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._base.keywords import NoKeywords
-    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull_request import ConsumeOptions
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 

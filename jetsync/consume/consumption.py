@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull_request import ConsumeOptions
     from jetsync._proto.push import PushOptions
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.target import PullTarget

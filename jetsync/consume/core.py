@@ -32,7 +32,7 @@ from jetsync._hooks.errors import PluginError
 from jetsync._io.outbox import LaneState
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import PullRequest
+from jetsync._proto.pull_request import PullRequest
 from jetsync._proto.pulling import Pulling
 from jetsync._proto.push import PushOptions
 from jetsync.consume.handlers import HandlerPool
@@ -44,7 +44,7 @@ from jetsync.consume.reading import Reading, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull_request import ConsumeOptions
     from jetsync._proto.push import PushEngine
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.consume.ordered_source import OrderedSource

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import errors, events
 from jetsync._base.log import get_logger
-from jetsync._proto.consume import ConsumeOptions
+from jetsync._proto.pull_request import ConsumeOptions
 from jetsync.publish.one import publish_one
 from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.subjects import overlap

@@ -18,7 +18,7 @@ from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._io.outbox import LaneState
 from jetsync._proto.buffered import Buffered
-from jetsync._proto.open_pulls import message_size
+from jetsync.values.frame import message_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._hooks.calls import Entered
-    from jetsync._proto.open_pulls import PullRequest
+    from jetsync._proto.pull_request import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.consume.target import PullTarget

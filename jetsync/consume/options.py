@@ -12,8 +12,7 @@ import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count, wrong_type
-from jetsync._proto.consume import ConsumeOptions, PullLimits
-from jetsync._proto.open_pulls import Priorities, PullRequest
+from jetsync._proto.pull_request import ConsumeOptions, Priorities, PullLimits, PullRequest
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync._proto.push import PushOptions
 from jetsync.consume.dead_letters import is_limited

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._base.keywords import NoKeywords
-    from jetsync._proto.consume import ConsumeOptions, PullLimits
+    from jetsync._proto.pull_request import ConsumeOptions, PullLimits
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_config import StreamConfig

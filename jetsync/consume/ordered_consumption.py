@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull_request import ConsumeOptions
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.values.message import Message
 

@@ -22,8 +22,8 @@ from jetsync._base.log import get_logger
 from jetsync._base.turn import Turn
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.consume import PullLimits
 from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD, MissingMessages, read_reply
+from jetsync._proto.pull_request import PullLimits
 from jetsync.consume.options import pull_limits
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire

@@ -21,7 +21,8 @@ from jetsync._io.listener import Listener
 from jetsync._io.mailbox import take_all
 from jetsync._proto import frames
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import NO_PRIORITIES, PullEngine, PullRequest
+from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.pull_request import NO_PRIORITIES, PullRequest
 from jetsync._proto.pulling import Pulling
 from jetsync.consume.acks import give_back
 from jetsync.consume.feed import Feed, SiftedMailbox, abandon
@@ -29,7 +30,7 @@ from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
     from jetsync._hooks.calls import Entered
-    from jetsync._proto.open_pulls import Priorities
+    from jetsync._proto.pull_request import Priorities
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 

@@ -18,10 +18,10 @@ from jetsync._base.log import get_logger
 from jetsync._io.listener import Listener
 from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._proto import frames
-from jetsync._proto.open_pulls import message_size
 from jetsync._proto.push import PushEngine, is_flow_control
 from jetsync.consume.acks import give_back
 from jetsync.consume.feed import LATE_MESSAGES, Feed, SiftedMailbox, abandon
+from jetsync.values.frame import message_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

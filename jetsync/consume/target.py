@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
     from jetsync._io.lane import Lane
-    from jetsync._proto.open_pulls import Pins, PullRequest
+    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull_request import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.pull_feed import PullFeed
     from jetsync.values.frame import Frame

@@ -20,6 +20,12 @@ The parts of one received message: subject, reply subject (``b""`` if there is n
 """
 
 
+def message_size(frame: Frame) -> int:
+    """Return the size of a message as servers count it against ``max_bytes``."""
+    subject, reply, header, data = frame
+    return len(subject) + len(reply) + (len(header) if header is not None else 0) + len(data)
+
+
 class FrameRun:
     """
     Frames of one subject with header blocks and without reply subjects, in the bytes received.

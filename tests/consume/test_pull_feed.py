@@ -6,9 +6,9 @@ import weakref
 import pytest
 
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import NO_PRIORITIES, PullRequest
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.origin import Origin
+from jetsync._proto.pull_request import NO_PRIORITIES, PullRequest
 from jetsync.consume.feed import SIFTED_FRAMES
 from jetsync.consume.pull_feed import ConsumerKeeper, PullFeed, take_feed
 from jetsync.errors import PermissionDeniedError

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import jetsync
 from helpers.waiting import eventually
-from jetsync._proto.consume import ConsumeOptions
+from jetsync._proto.pull_request import ConsumeOptions
 
 
 def options(**changes):

@@ -12,11 +12,13 @@ from helpers.examples import RUNS
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.consumer_probe import read_gone
-from jetsync._proto.open_pulls import Priorities, PullEngine, message_size
+from jetsync._proto.open_pulls import PullEngine
 from jetsync._proto.origin import Origin
+from jetsync._proto.pull_request import Priorities
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
+from jetsync.values.frame import message_size
 
 INBOX = b"_INBOX.c"
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"

@@ -11,15 +11,10 @@ import pytest
 
 from jetsync import errors
 from jetsync._proto.fetch import NO_WAIT_SILENCE, ORDERED_REFUSALS, SECOND_PULL, FetchEngine
-from jetsync._proto.open_pulls import (
-    GRACE,
-    PULL_RETRY_WAIT,
-    PULL_RETRY_WAIT_LIMIT,
-    Priorities,
-    PullEngine,
-    PullRequest,
-)
+from jetsync._proto.open_pulls import GRACE, PullEngine
 from jetsync._proto.origin import Origin
+from jetsync._proto.pull_request import Priorities, PullRequest
+from jetsync._proto.pulling import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
 

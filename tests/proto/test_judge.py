@@ -9,8 +9,9 @@ import pytest
 from helpers.consuming import options
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import Priorities, PullEngine, PullRequest
+from jetsync._proto.open_pulls import PullEngine
 from jetsync._proto.origin import Origin
+from jetsync._proto.pull_request import Priorities, PullRequest
 from jetsync._proto.status import STATUS_RULES, Effect, find_rule
 from jetsync.errors import InvalidGroupError
 from jetsync.events import PullOutcome

@@ -9,17 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetsync._proto.open_pulls import (
-    Priorities,
-    PullEngine,
-    PullRequest,
-    drop_pin,
-    learn_pin,
-    message_size,
-)
+from jetsync._proto.open_pulls import PullEngine
 from jetsync._proto.origin import Origin
+from jetsync._proto.pins import drop_pin, learn_pin
+from jetsync._proto.pull_request import Priorities, PullRequest
 from jetsync._proto.status import Effect
 from jetsync.testing import ManualClock
+from jetsync.values.frame import message_size
 
 INBOX = b"_INBOX.p"
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"

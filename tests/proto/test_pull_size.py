@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.consuming import options
-from jetsync._proto.open_pulls import PullRequest
+from jetsync._proto.pull_request import PullRequest
 from jetsync._proto.pull_size import SHORTEST_REST, UNBOUNDED_BATCH, pull_size, rest_of
 
 
