@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.pull_request import ConsumeOptions
     from jetsync._proto.push import PushOptions
-    from jetsync.consume.handlers import HandlerOptions
+    from jetsync.consume.options import HandlerOptions
     from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from jetsync._proto.pull_request import ConsumeOptions
     from jetsync._proto.push import PushEngine
-    from jetsync.consume.handlers import HandlerOptions
+    from jetsync.consume.options import HandlerOptions
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.consume.target import PullTarget
     from jetsync.events import ResetReason

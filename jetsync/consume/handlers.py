@@ -17,30 +17,25 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import attrs
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._base.failures import raised_at
-from jetsync._base.fields import check_count, check_function, checked
 from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
-from jetsync._base.reprs import tolerant_repr
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.dead_letters import is_last
 from jetsync._proto.frames import ack_block
 from jetsync.consume.acks import answer_soon, nak_body
 from jetsync.consume.dead_letters import store
-from jetsync.errors import InvalidTypeError, JetSyncError, NotJetStreamMessageError
+from jetsync.errors import JetSyncError, NotJetStreamMessageError
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.dead_letter import DeadLetter, dead_letter, reason_of
 from jetsync.values.message import ACK, IN_PROGRESS, TERM, Message
-from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from jetsync.consume.core import ConsumptionCore
+    from jetsync.consume.options import HandlerOptions
     from jetsync.values.frame import Frame
 
 HANDLER_THREAD: Final = "jetsync-consume"
@@ -51,37 +46,6 @@ KEEP_ALIVE_STEPS: Final = 8
 KEEP_ALIVE_AFTER: Final = 3
 
 _logger = get_logger("jetsync.consume")
-
-
-def _handler(value: Any) -> Any:
-    if isinstance(value, int):
-        raise InvalidTypeError(f"must be a function; did you mean max_messages={value}?")
-    check_function("", value)
-    return value
-
-
-@tolerant_repr
-@attrs.frozen(kw_only=True, field_transformer=checked)
-class HandlerOptions:
-    """How a handler is called: keywords of ``Consumer.consume``, checked."""
-
-    handler: Callable[[Message], object] | None = attrs.field(default=None, converter=_handler)
-    ack: Literal["explicit", "auto"] = "explicit"
-    threads: int = attrs.field(
-        default=1, validator=lambda _, field, value: check_count(field.name, value, 1)
-    )
-    ordered_by: Literal["subject"] | None = None
-    on_error: Literal["nak", "leave", "stop"] = "nak"
-    keep_alive: bool = False
-    dead_letter: str | None = attrs.field(
-        default=None, converter=attrs.converters.optional(validate_subject)
-    )
-    # Those of the consumer; the first one is in seconds.
-    ack_wait: float = attrs.field(default=0.0, converter=float)
-    max_deliver: int = 0
-
-
-NO_HANDLER: Final = HandlerOptions()
 
 
 class HandlerPool:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, wrong_type
+from jetsync._base.fields import check_count, check_function, checked, wrong_type
+from jetsync._base.reprs import tolerant_repr
 from jetsync._proto.pull_request import ConsumeOptions, Priorities, PullLimits, PullRequest
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
 from jetsync._proto.push import PushOptions
 from jetsync.consume.dead_letters import is_limited
-from jetsync.consume.handlers import NO_HANDLER, HandlerOptions
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidGroupError,
@@ -24,10 +25,12 @@ from jetsync.errors import (
     NotSupportedError,
 )
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
+from jetsync.values.message import Message
 from jetsync.values.server_versions import PULL_NEEDS, require
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.consumer_config import ConsumerConfig
@@ -76,6 +79,37 @@ PUSH_BYTES: Final = 64 << 20
 
 # The default of servers.
 DEFAULT_ACK_WAIT: Final = 30.0
+
+
+def _handler(value: Any) -> Any:
+    if isinstance(value, int):
+        raise InvalidTypeError(f"must be a function; did you mean max_messages={value}?")
+    check_function("", value)
+    return value
+
+
+@tolerant_repr
+@attrs.frozen(kw_only=True, field_transformer=checked)
+class HandlerOptions:
+    """How a handler is called: keywords of ``Consumer.consume``, checked."""
+
+    handler: Callable[[Message], object] | None = attrs.field(default=None, converter=_handler)
+    ack: Literal["explicit", "auto"] = "explicit"
+    threads: int = attrs.field(
+        default=1, validator=lambda _, field, value: check_count(field.name, value, 1)
+    )
+    ordered_by: Literal["subject"] | None = None
+    on_error: Literal["nak", "leave", "stop"] = "nak"
+    keep_alive: bool = False
+    dead_letter: str | None = attrs.field(
+        default=None, converter=attrs.converters.optional(validate_subject)
+    )
+    # Those of the consumer; the first one is in seconds.
+    ack_wait: float = attrs.field(default=0.0, converter=float)
+    max_deliver: int = 0
+
+
+NO_HANDLER: Final = HandlerOptions()
 
 
 def pull_limits(config: ConsumerConfig) -> PullLimits:

@@ -156,7 +156,12 @@ class FastPublisher:
         if sees_messages:
             self._hooks = BatchHooks(plugins)
         self._raised_ttls = RaisedTtls(context)
-        self._link = link = FastLink(context, options)
+        self._link = link = FastLink(
+            context,
+            flow=options.flow,
+            max_outstanding_acks=options.max_outstanding_acks,
+            gap_ok=options.gap == "ok",
+        )
         self._ledger = link.ledger
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and self._hooks is None

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
-    from jetsync.publish.fast import FastOptions
 
 T = TypeVar("T")
 
@@ -87,7 +86,9 @@ class FastLink:
     # that, the loop thread makes the last call.
     # Locks: the publisher turn, `turn`, protects the link and its engine, also during waits.
 
-    def __init__(self, context: Context, options: FastOptions) -> None:
+    def __init__(
+        self, context: Context, *, flow: int, max_outstanding_acks: int, gap_ok: bool
+    ) -> None:
         connection = context.connection
         inbox = connection.new_inbox().encode()
         self._connection = connection
@@ -95,9 +96,9 @@ class FastLink:
         self.engine: Final = FastIngest(
             inbox,
             secrets.token_hex(8),
-            flow=options.flow,
-            max_outstanding_acks=options.max_outstanding_acks,
-            gap_ok=options.gap == "ok",
+            flow=flow,
+            max_outstanding_acks=max_outstanding_acks,
+            gap_ok=gap_ok,
         )
         self.ledger: Final = self.engine.ledger
         self.stream: Final = FastStream(context)

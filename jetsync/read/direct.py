@@ -26,7 +26,7 @@ from jetsync.values.subjects import has_wildcard, validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     import pyarrow as pa
     from typing_extensions import Self
@@ -254,7 +254,9 @@ class StreamScan(Iterator["StoredMessage"]):
             ConflictingUseError: Your code already reads the scan message by message.
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
         """
-        return arrow_columns(columns).reader(self._by_page())
+        wanted = arrow_columns(columns)
+        batches = _record_batches(self._by_page(), wanted.schema.names)
+        return wanted.reader(Iteration(batches, "scan"))
 
     def to_reader(self, columns: Iterable[str] = DEFAULT_COLUMNS) -> pa.RecordBatchReader:
         """
@@ -269,6 +271,18 @@ class StreamScan(Iterator["StoredMessage"]):
         If another thread waits for a message, its iteration ends.
         """
         self._reader.close(self._running)
+
+
+def _record_batches(
+    pages: Iteration[StoredPage], columns: Sequence[str]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the record batch of each page."""
+    for page in pages:
+        # The page is lost if this is interrupted or raises.
+        pages.unfinished = True
+        batch = page.to_arrow(columns)
+        pages.unfinished = False
+        yield batch
 
 
 @attrs.define(slots=False, eq=False)

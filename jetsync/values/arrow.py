@@ -7,17 +7,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._base.iterations import Iteration
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.values.page_columns import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
 
     from jetsync.values.frame import FrameRun
-    from jetsync.values.stored import StoredPage
+    from jetsync.values.headers import Headers
 
 DEFAULT_COLUMNS: Final = ("subject", "data", "sequence", "timestamp")
 COLUMNS: Final = (*DEFAULT_COLUMNS, "headers")
@@ -64,29 +63,29 @@ class ArrowColumns:
         }
         self.schema: pa.Schema = pa.schema([(name, types[name]) for name in names])
 
-    def batch(self, page: StoredPage, runs: Sequence[FrameRun]) -> pa.RecordBatch:
-        """Return the messages of a page; *runs* has all of them, if they came from a server."""
+    def batch(
+        self, count: int, runs: Sequence[FrameRun], values: Callable[[str], Sequence[Any]]
+    ) -> pa.RecordBatch:
+        """
+        Return the record batch of some messages.
+
+        Args:
+            count: How many there are.
+            runs: All of them, if they came from a server.
+            values: Returns the value that each message has in a column.
+        """
         quick = columns(runs, self.schema.names) if runs else {}
         arrays = [
-            self._quick_column(field, len(page), quick[field.name])
+            self._quick_column(field, count, quick[field.name])
             if field.name in quick
-            else self._column(field, page)
+            else self._column(field, values(field.name))
             for field in self.schema
         ]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def reader(self, pages: Iteration[StoredPage]) -> pa.RecordBatchReader:
-        """Return a reader with one record batch for each page."""
-        batches = Iteration(self._batches(pages), "scan")
+    def reader(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+        """Return a reader of record batches that :meth:`batch` has made."""
         return self._pa.RecordBatchReader.from_batches(self.schema, batches)
-
-    def _batches(self, pages: Iteration[StoredPage]) -> Generator[pa.RecordBatch, None, None]:
-        for page in pages:
-            # The page is lost if this is interrupted or raises.
-            pages.unfinished = True
-            batch = page.to_arrow(self.schema.names)
-            pages.unfinished = False
-            yield batch
 
     def _quick_column(self, field: pa.Field, count: int, buffers: tuple[Any, ...]) -> pa.Array:
         """Return a column of *count* rows made from the buffers of :func:`columns`."""
@@ -114,17 +113,12 @@ class ArrowColumns:
         lists = self._pa.ListArray.from_arrays(list_ends, values)
         return self._pa.MapArray.from_arrays(map_ends, names, lists)
 
-    def _column(self, field: pa.Field, page: StoredPage) -> pa.Array:
+    def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         """Return a column made from Python objects."""
         if field.name == "headers":
-            return self._headers(page)
+            return self._headers(values)
         if field.name == "subject":
-            return self._texts(page.subjects)
-        values: list[Any]
-        if field.name == "data":
-            values = page.data
-        else:
-            values = page.sequences if field.name == "sequence" else page.timestamps_ns
+            return self._texts(values)
         return self._pa.array(values, field.type)
 
     def _texts(self, values: Sequence[str]) -> pa.Array:
@@ -136,12 +130,12 @@ class ArrowColumns:
             shown = [each.decode("utf-8", "replace") for each in raw]
             return self._pa.array(shown, self._pa.string())
 
-    def _headers(self, page: StoredPage) -> pa.Array:
+    def _headers(self, headers: Sequence[Headers]) -> pa.Array:
         """Return maps from header names to lists of values, in the order of the message."""
         pa = self._pa
         ends, names, values, value_ends = [0], [], [], [0]
-        for message in page:
-            for name, its_values in message.headers.to_dict().items():
+        for each in headers:
+            for name, its_values in each.to_dict().items():
                 names.append(name)
                 values += its_values
                 value_ends.append(len(values))

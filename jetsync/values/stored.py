@@ -404,7 +404,17 @@ class StoredPage(Sequence[StoredMessage]):
             InvalidArgumentError: A name is unknown or given twice, or no name is given.
             ProtocolError: A header block from the server lacks a required header.
         """
-        return arrow_columns(columns).batch(self, self._frame_runs())
+        return arrow_columns(columns).batch(len(self), self._frame_runs(), self._column)
+
+    def _column(self, name: str) -> Sequence[Any]:
+        """Return the value of each message in a column of :meth:`to_arrow`."""
+        if name == "headers":
+            return [message.headers for message in self]
+        if name == "data":
+            return self.data
+        if name == "subject":
+            return self.subjects
+        return self.sequences if name == "sequence" else self.timestamps_ns
 
     @property
     def payloads(self) -> tuple[bytes, array[int]]:
