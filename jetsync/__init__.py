@@ -29,12 +29,12 @@ from jetsync._proto.kv import KeyOperation as KeyOperation
 from jetsync.backups import *
 from jetsync.client import *
 from jetsync.consume.acks import *
-from jetsync.consume.answers import *
 from jetsync.consume.consumer import *
 from jetsync.consume.consumption import *
 from jetsync.consume.fetch import *
 from jetsync.consume.ordered import *
 from jetsync.consume.ordered_consumption import *
+from jetsync.consume.request_many import *
 from jetsync.consume.subscription import *
 from jetsync.counters import *
 from jetsync.errors import *

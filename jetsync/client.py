@@ -31,8 +31,8 @@ from jetsync._io.handles import list_of
 from jetsync._io.refusals import MOST_SUBJECTS
 from jetsync._io.session import report_at_exit
 from jetsync._proto import frames
-from jetsync.consume.answers import Answers
 from jetsync.consume.core import CLOSING_WAIT
+from jetsync.consume.request_many import Answers
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions, completed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._api import consumers as _consumer_admin
-from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
+from jetsync._api.get_message import confirmed_get, direct_get, leader_get, shown_by
 from jetsync._api.lists import pages
 from jetsync._api.repeats import connected
 from jetsync._base.fields import aware, check_exclusive, config_of, whole_number
@@ -1108,9 +1108,9 @@ class Stream:
         if direct is None:
             # Without a lookup it is not known whether the stream allows direct gets.
             tries_direct = self._info.config.allow_direct or not self._is_looked_up
-            get = _messages.confirmed_get if tries_direct else _messages.leader_get
+            get = confirmed_get if tries_direct else leader_get
         else:
-            get = _messages.direct_get if direct else _messages.leader_get
+            get = direct_get if direct else leader_get
         enter = context.plugins.enter_fetch
         if enter is None:
             message = get(context, self._name, request, deadline)
@@ -1123,5 +1123,5 @@ class Stream:
                 sequence=request.get("seq"),
             )
             message = enter(operation).run(lambda: get(context, self._name, request, deadline))
-        show = _messages.shown_by(context)
+        show = shown_by(context)
         return message if show is None else show(message)

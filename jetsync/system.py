@@ -15,7 +15,7 @@ from jetsync import errors
 from jetsync._base.fields import check_count, whole_number, wrong_type
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync.consume.answers import Answers
+from jetsync.consume.request_many import Answers
 from jetsync.errors.answers import from_api_error
 from jetsync.values.codec import from_wire
 from jetsync.values.server_info import decode_json

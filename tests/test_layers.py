@@ -71,7 +71,7 @@ consumer ordered
 fetch
 consumption ordered_consumption
 core handlers
-answers ordered_source push
+ordered_source push request_many
 feed pull_feed target
 options subscription
 acks dead_letters reading
@@ -91,7 +91,7 @@ pages
 """,
     "_api": """
 consumers
-messages streams
+get_message streams
 lists mirrors repeats
 context
 known_streams
@@ -123,7 +123,7 @@ consume fetch
 pulling
 direct_last open_pulls push
 batch buffered direct fastingest objects pins pipeline pull_size status
-ack_runs answers asking consumer_probe dead_letters frames kv ordered origin
+ack_runs consumer_probe dead_letters frames kv late_answers many_answers ordered origin
 outcome page_runs puback pull_request server_pool watching
 """,
     "values": """

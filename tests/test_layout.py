@@ -29,7 +29,7 @@ COVERED_BY = {
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",
     "proto/test_direct.py": "_proto/direct_last",
-    "live/api/test_streams.py": "_api/messages jetstream stream",
+    "live/api/test_streams.py": "_api/get_message jetstream stream",
     "live/api/test_consumers.py": "consume/consumer",
     "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_push.py": "consume/feed",

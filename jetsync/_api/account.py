@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import MAX_SECONDS, Deadline
-from jetsync._proto.asking import LATE
+from jetsync._proto.late_answers import LATE
 from jetsync.errors import JetStreamNotEnabledError, NoRespondersError
 from jetsync.errors.answers import from_api_error
 from jetsync.values.server_info import decode_json, encode_json

@@ -25,7 +25,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._io.requests import Request
 from jetsync._io.session import Session
 from jetsync._proto import frames
-from jetsync._proto.asking import next_attempt
+from jetsync._proto.late_answers import next_attempt
 from jetsync.values.message import ACK
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from jetsync.values.ttl import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import PullEngine
+    from jetsync._proto.open_pulls import OpenPulls
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull_request import ConsumeOptions, Pull
@@ -66,7 +66,7 @@ class ConsumeEngine(Pulling):
 
     def __init__(
         self,
-        pulls: PullEngine,
+        pulls: OpenPulls,
         options: ConsumeOptions,
         pins: Pins | None = None,
         *,
@@ -154,7 +154,7 @@ class ConsumeEngine(Pulling):
         """Return whether fewer messages than ``stop_after`` have arrived."""
         return self.stop_after is None or self.admitted < self.stop_after
 
-    def restart(self, pulls: PullEngine, now: float) -> None:
+    def restart(self, pulls: OpenPulls, now: float) -> None:
         """Continue with the next consumer of an ordered read."""
         super().restart(pulls, now)
         self._pulled_before, self._least_bytes, self._lost_at = pulls.opened, 0, None

@@ -31,7 +31,7 @@ from jetsync.values.server_info import decode_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import PullEngine
+    from jetsync._proto.open_pulls import OpenPulls
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull_request import Pull, PullRequest
@@ -74,7 +74,7 @@ class FetchEngine(Pulling):
 
     def __init__(
         self,
-        pulls: PullEngine,
+        pulls: OpenPulls,
         request: PullRequest,
         pins: Pins,
         *,
@@ -122,7 +122,7 @@ class FetchEngine(Pulling):
         """Return whether messages are missing, and there is time to ask for them."""
         return self.rest(now) is not None
 
-    def restart(self, pulls: PullEngine, now: float) -> None:
+    def restart(self, pulls: OpenPulls, now: float) -> None:
         """Continue with the next consumer of an ordered read."""
         super().restart(pulls, now)
         self.status, self._why, self._attempt = None, Verdict.AGAIN, 1

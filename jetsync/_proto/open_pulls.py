@@ -1,5 +1,5 @@
 """
-The pull engine: it tracks the open pulls of fetch, next and consume.
+The engine that tracks the open pulls of fetch, next and consume.
 
 The engine knows which pulls are open, how many messages and bytes each of them may still deliver,
 and what incoming frames mean for them. It uses no sockets, clocks or threads.
@@ -86,7 +86,7 @@ class Received(NamedTuple):
     alive: bool = True
 
 
-class PullEngine:
+class OpenPulls:
     """
     Track the pulls of one inbox.
 
@@ -124,7 +124,7 @@ class PullEngine:
 
     def __repr__(self) -> str:
         return (
-            f"<PullEngine open={len(self._open)} messages={self.pending_messages} "
+            f"<OpenPulls open={len(self._open)} messages={self.pending_messages} "
             f"bytes={self.pending_bytes}>"
         )
 

@@ -16,7 +16,7 @@ from jetsync.events import PullOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._proto.open_pulls import PullEngine
+    from jetsync._proto.open_pulls import OpenPulls
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull_request import Pull, PullRequest
@@ -45,7 +45,7 @@ class Pulling(Buffered):
 
     def __init__(
         self,
-        pulls: PullEngine,
+        pulls: OpenPulls,
         pins: Pins,
         *,
         stop_after: int | None,
@@ -96,7 +96,7 @@ class Pulling(Buffered):
     def lacks_messages(self, now: float) -> bool:
         """Return whether messages are missing, and there is time to ask for them."""
 
-    def restart(self, pulls: PullEngine, now: float) -> None:  # noqa: ARG002 - for its subclasses.
+    def restart(self, pulls: OpenPulls, now: float) -> None:  # noqa: ARG002 - for its subclasses.
         """Continue with the next consumer of an ordered read, after the last one was lost."""
         self.pulls, self.probe = pulls, pulls.probe
         self.stream, self.consumer = pulls.names

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.messages import leader_get
+from jetsync._api.get_message import leader_get
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._base.deadline import as_seconds
 from jetsync._base.integers import read_count

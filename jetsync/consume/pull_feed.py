@@ -21,7 +21,7 @@ from jetsync._io.listener import Listener
 from jetsync._io.mailbox import take_all
 from jetsync._proto import frames
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.pull_request import NO_PRIORITIES, PullRequest
 from jetsync._proto.pulling import Pulling
 from jetsync.consume.acks import give_back
@@ -56,7 +56,7 @@ class PullFeed(Feed[Pulling]):
 
     def __init__(self, target: PullTarget) -> None:
         context = target.context
-        self.pulls: Final = PullEngine(context.connection.new_inbox().encode(), target.origin)
+        self.pulls: Final = OpenPulls(context.connection.new_inbox().encode(), target.origin)
         box = SiftedMailbox(self.pulls.prefix + b"*", self.pulls.sift, context.lane)
         super().__init__(context.lane, box)
         # The SUB line is sent with the first pull.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import errors, events
-from jetsync._proto.asking import LATE
+from jetsync._proto.late_answers import LATE
 from jetsync._proto.outcome import Again, Cause, Ending, cause_of, outcome_of
 from jetsync._proto.puback import parse_ack
 from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 
 from jetsync import errors
-from jetsync._api.messages import is_another, leader_get, no_server, shown_by
+from jetsync._api.get_message import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.repeats import connected
 from jetsync._api.strays import StrayReports
@@ -31,7 +31,7 @@ from jetsync._io.listener import Listener
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.asking import LATE
+from jetsync._proto.late_answers import LATE
 from jetsync._proto.page_runs import PageRuns, join_frames
 from jetsync.events import DirectReadOperation
 from jetsync.values.frame import FrameRun

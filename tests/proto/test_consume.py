@@ -12,7 +12,7 @@ from helpers.examples import RUNS
 from jetsync import errors
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.consumer_probe import read_gone
-from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull_request import Priorities
 from jetsync._proto.pull_size import UNBOUNDED_BATCH
@@ -48,7 +48,7 @@ class Rig:
     def __init__(self, **changes):
         self.clock = ManualClock()
         self.pins = {}
-        pulls = PullEngine(INBOX, Origin("S", "C"))
+        pulls = OpenPulls(INBOX, Origin("S", "C"))
         self.engine = ConsumeEngine(pulls, options(**changes), self.pins)
         self.engine.back(self.clock())
         self.pulls = []

@@ -11,7 +11,7 @@ import pytest
 
 from jetsync import errors
 from jetsync._proto.fetch import NO_WAIT_SILENCE, ORDERED_REFUSALS, SECOND_PULL, FetchEngine
-from jetsync._proto.open_pulls import GRACE, PullEngine
+from jetsync._proto.open_pulls import GRACE, OpenPulls
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull_request import Priorities, PullRequest
 from jetsync._proto.pulling import PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT
@@ -68,7 +68,7 @@ class Rig:
         plain = {"max_messages": 10, "expires": wait}
         self.request = PullRequest(**{**plain, **changes})
         self.engine = FetchEngine(
-            PullEngine(b"_INBOX.c", Origin("S", "C")),
+            OpenPulls(b"_INBOX.c", Origin("S", "C")),
             self.request,
             self.pins,
             now=self.clock(),
@@ -499,7 +499,7 @@ class TestNoWait:
         rig = self.rig(ordered=True)
         rig.status("404 No Messages")
         assert rig.send().expires == SECOND_PULL
-        rig.engine.restart(PullEngine(b"_INBOX.d", Origin("S", "D")), rig.clock())
+        rig.engine.restart(OpenPulls(b"_INBOX.d", Origin("S", "D")), rig.clock())
         assert rig.send().expires == 0.0
         assert rig.status("404 No Messages") is PullOutcome.RETRIED
         assert rig.send().expires == SECOND_PULL

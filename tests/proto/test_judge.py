@@ -9,7 +9,7 @@ import pytest
 from helpers.consuming import options
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.fetch import FetchEngine
-from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.origin import Origin
 from jetsync._proto.pull_request import Priorities, PullRequest
 from jetsync._proto.status import STATUS_RULES, Effect, find_rule
@@ -96,7 +96,7 @@ def fetched(line, name):
     Return what a fetch does after a status.
     """
     left, no_wait, found, attempt, pin = BOUNDED[name]
-    pulls = PullEngine(b"_INBOX.c", Origin("S", "C"))
+    pulls = OpenPulls(b"_INBOX.c", Origin("S", "C"))
     pins = {} if pin is None else {"g": pin}
     request = PullRequest(
         max_messages=BATCH, expires=EXPIRES, no_wait=no_wait, priorities=GROUP, pin_id=pin
@@ -121,7 +121,7 @@ def consumed(line, pending, age, pin, *, size=None, **changes):
     """
     Return what a consumption does after a status.
     """
-    pulls = PullEngine(b"_INBOX.c", Origin("S", "C"))
+    pulls = OpenPulls(b"_INBOX.c", Origin("S", "C"))
     pins = {} if pin is None else {"g": pin}
     plan = options(max_messages=BATCH, expires=EXPIRES, priorities=GROUP, **changes)
     engine = ConsumeEngine(pulls, plan, pins)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.origin import Origin
 from jetsync._proto.pins import drop_pin, learn_pin
 from jetsync._proto.pull_request import Priorities, PullRequest
@@ -63,7 +63,7 @@ def clock():
 @pytest.fixture
 def engine():
     """An engine without a pull."""
-    return PullEngine(INBOX, Origin("S", "C"))
+    return OpenPulls(INBOX, Origin("S", "C"))
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ class TestMessages:
         assert list(received.messages) == frames
         assert not that_ended(received)
         assert (engine.pending_messages, engine.pending_bytes) == (8, 0)
-        assert repr(engine) == "<PullEngine open=1 messages=8 bytes=0>"
+        assert repr(engine) == "<OpenPulls open=1 messages=8 bytes=0>"
 
     def test_a_filled_pull_has_ended(self, engine, pull, clock):
         """A filled pull has ended: servers send nothing more for it."""
@@ -388,7 +388,7 @@ class TestHeartbeats:
     @settings(max_examples=50, deadline=None)
     def test_missed_from_when_it_is_due(self, interval, steps):
         """A miss is found at the announced moment, and not before."""
-        clock, engine = ManualClock(), PullEngine(INBOX, Origin("S", "C"))
+        clock, engine = ManualClock(), OpenPulls(INBOX, Origin("S", "C"))
         engine.open(PullRequest(max_messages=9, expires=1.0, heartbeat=interval), clock())
         for step in steps:
             due = engine.next_miss()
@@ -520,7 +520,7 @@ class PullMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.engine = PullEngine(INBOX, Origin("S", "C"))
+        self.engine = OpenPulls(INBOX, Origin("S", "C"))
         self.clock = ManualClock()
         self.pulls = {}
         self.told = set()

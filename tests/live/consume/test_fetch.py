@@ -25,7 +25,7 @@ from helpers.streams import fill, fill_in_trouble, numbers
 from helpers.traffic import sent_nothing
 from helpers.waiting import CLUSTER_CLIENT, LATE, at_some_pace, eventually, timed, unless_late
 from jetsync._base.deadline import Deadline
-from jetsync._proto.open_pulls import PullEngine
+from jetsync._proto.open_pulls import OpenPulls
 from jetsync.consume.handlers import HandlerPool
 from jetsync.consume.pull_feed import PullFeed
 from jetsync.devserver import DevServer
@@ -644,10 +644,10 @@ class TestNothingIsLost:
     @pytest.mark.parametrize(
         ("call", "owner", "name"),
         [
-            ("fetch", PullEngine, "sent"),
-            ("next", PullEngine, "sent"),
-            ("consume", PullEngine, "sent"),
-            ("handle", PullEngine, "sent"),
+            ("fetch", OpenPulls, "sent"),
+            ("next", OpenPulls, "sent"),
+            ("consume", OpenPulls, "sent"),
+            ("handle", OpenPulls, "sent"),
             ("handle", HandlerPool, "start"),
         ],
     )

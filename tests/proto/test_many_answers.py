@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._proto.answers import Gathering
+from jetsync._proto.many_answers import Gathering
 from jetsync.testing import ManualClock
 
 

@@ -19,8 +19,8 @@ from jetsync._api.mirrors import TRANSIENT, may_answer
 from jetsync._api.repeats import connected
 from jetsync._base.integers import read_count
 from jetsync._io.requests import Request
-from jetsync._proto.asking import LATE
 from jetsync._proto.direct import STREAM, status_error
+from jetsync._proto.late_answers import LATE
 from jetsync.values.codec import parse_time_ns
 from jetsync.values.headers import FIRST_LINE, find_last, is_status, parse_status
 from jetsync.values.server_info import decode_json, encode_json

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._proto.asking import LATE, next_attempt
+from jetsync._proto.late_answers import LATE, next_attempt
 
 
 def attempts(timeout, late=LATE):

@@ -16,7 +16,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import outside, refuse_request
 from jetsync._io.listener import Listener
 from jetsync._proto import frames
-from jetsync._proto.answers import Gathering
+from jetsync._proto.many_answers import Gathering
 from jetsync._proto.puback import is_no_responders
 from jetsync.consume.reading import Reading
 from jetsync.consume.subscription import BoundedMailbox, DropReports
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from jetsync._io.connection import Connection
     from jetsync._io.refusals import Refusals
-    from jetsync._proto.answers import Reason
+    from jetsync._proto.many_answers import Reason
     from jetsync.values.frame import Frame
 
 __all__ = ["Answers"]
