@@ -28,7 +28,7 @@ from jetsync._hooks.errors import *
 from jetsync._proto.kv import KeyOperation as KeyOperation
 from jetsync.backups import *
 from jetsync.client import *
-from jetsync.consume.acks import *
+from jetsync.consume.ack_many import *
 from jetsync.consume.consumer import *
 from jetsync.consume.consumption import *
 from jetsync.consume.fetch import *
@@ -69,6 +69,7 @@ from jetsync.values.dead_letter import *
 from jetsync.values.headers import *
 from jetsync.values.message import *
 from jetsync.values.outbound import *
+from jetsync.values.pub_acks import *
 from jetsync.values.server_info import *
 from jetsync.values.stored import *
 from jetsync.values.stream_config import *

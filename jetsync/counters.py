@@ -28,7 +28,7 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync.values.outbound import PubAck
+    from jetsync.values.pub_acks import PubAck
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_config import StreamConfig
 

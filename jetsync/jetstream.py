@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from jetsync.publish.publisher import DeliveryReport
     from jetsync.values.consumer_config import ConsumerConfig, ConsumerFields
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import BatchAck, Expect, Payload, PubAck, PublishReport
+    from jetsync.values.outbound import Expect, Payload
+    from jetsync.values.pub_acks import BatchAck, PubAck, PublishReport
     from jetsync.values.stream_config import StreamFields
 
 __all__ = ["JetStream"]

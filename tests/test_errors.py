@@ -13,7 +13,8 @@ from jetsync import errors
 from jetsync.errors import ApiError, JetSyncError, StatusError
 from jetsync.errors.answers import from_api_error
 from jetsync.errors.texts import redact_text, redact_url
-from jetsync.values.outbound import OutboundMessage, PublishFailure, PublishReport
+from jetsync.values.outbound import OutboundMessage
+from jetsync.values.pub_acks import PublishFailure, PublishReport
 
 FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
 ARGUMENTS = {

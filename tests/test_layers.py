@@ -74,7 +74,8 @@ core handlers
 ordered_source push request_many
 feed pull_feed target
 options subscription
-acks dead_letters reading
+ack_many auto_acks dead_letters reading
+ackers
 """,
     "publish": """
 fast many publisher
@@ -130,7 +131,7 @@ outcome page_runs puback pull_request server_pool watching
 dead_letter
 message
 ack_subject system_info
-consumer_info server_versions stored
+consumer_info pub_acks server_versions stored
 arrow outbound stream_info
 account consumer_config page_columns stream_config ttl
 codec frame headers json_payloads saved_context server_info server_urls subjects

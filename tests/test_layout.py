@@ -31,6 +31,7 @@ COVERED_BY = {
     "proto/test_direct.py": "_proto/direct_last",
     "live/api/test_streams.py": "_api/get_message jetstream stream",
     "live/api/test_consumers.py": "consume/consumer",
+    "live/consume/test_acks.py": "consume/ackers",
     "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_push.py": "consume/feed",
     "live/consume/test_ordered.py": "consume/ordered_consumption",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jetsync.errors import JetSyncError
 
 if TYPE_CHECKING:
-    from jetsync.values.outbound import PublishReport
+    from jetsync.values.pub_acks import PublishReport
 
 __all__ = ["PluginError"]
 

@@ -22,7 +22,7 @@ from jetsync import errors
 from jetsync._proto.outcome import Cause, Ending, outcome_of
 from jetsync._proto.puback import parse_ack
 from jetsync.values import headers as names
-from jetsync.values.outbound import BatchAck
+from jetsync.values.pub_acks import BatchAck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -37,7 +37,7 @@ from jetsync._proto.outcome import Cause, Ending, outcome_of
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors.answers import from_api_error
 from jetsync.events import BatchGapEvent
-from jetsync.values.outbound import BatchAck
+from jetsync.values.pub_acks import BatchAck
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from jetsync._base.speedups import with_twin
 from jetsync._proto.ack_runs import RUN_DIGITS
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
-from jetsync.values.outbound import PubAck, PublishReport
+from jetsync.values.pub_acks import PubAck, PublishReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._proto.ack_runs import AckRun
     from jetsync.values.frame import Frame
-    from jetsync.values.outbound import PublishFailure
+    from jetsync.values.pub_acks import PublishFailure
 
 Item = TypeVar("Item")
 

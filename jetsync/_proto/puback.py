@@ -15,7 +15,7 @@ from jetsync._base.integers import parse_integer, read_count
 from jetsync.errors import ApiError, ProtocolError
 from jetsync.errors.answers import from_api_error
 from jetsync.values.headers import is_status, parse_status
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.speedups import with_twin
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._proto.push import PushEngine
-from jetsync.consume.acks import answer_soon
+from jetsync.consume.auto_acks import answer_soon
 from jetsync.consume.core import ConsumptionCore
 from jetsync.errors import ConflictingUseError, ConsumptionClosedError
 from jetsync.values.message import ACK

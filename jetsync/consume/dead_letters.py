@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync._proto.push import PushOptions
     from jetsync.values.consumer_config import ConsumerConfig
-    from jetsync.values.outbound import OutboundMessage, PubAck
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.pub_acks import PubAck
 
 _logger = get_logger("jetsync.dead_letters")
 

@@ -22,7 +22,7 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.log import get_logger
 from jetsync._proto import frames
 from jetsync._proto.dead_letters import DeadLetterEngine, last_settled
-from jetsync.consume.acks import KEEP_ACKS, answer_soon
+from jetsync.consume.auto_acks import KEEP_ACKS, answer_soon
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.dead_letters import check_target, store
 from jetsync.consume.ordered import open_ordered

@@ -21,7 +21,7 @@ from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import refuse_request
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.fetch import FetchEngine
-from jetsync.consume.acks import acknowledge_all
+from jetsync.consume.ack_many import acknowledge_all
 from jetsync.consume.consumption import TakingStorage
 from jetsync.consume.core import LEFT, ConsumptionCore
 

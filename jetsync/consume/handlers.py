@@ -26,7 +26,7 @@ from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.dead_letters import is_last
 from jetsync._proto.frames import ack_block
-from jetsync.consume.acks import answer_soon, nak_body
+from jetsync.consume.auto_acks import answer_soon, nak_body
 from jetsync.consume.dead_letters import store
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
 from jetsync.values.ack_subject import parse_ack_reply

@@ -24,7 +24,7 @@ from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.pull_request import NO_PRIORITIES, PullRequest
 from jetsync._proto.pulling import Pulling
-from jetsync.consume.acks import give_back
+from jetsync.consume.auto_acks import give_back
 from jetsync.consume.feed import Feed, SiftedMailbox, abandon
 from jetsync.events import PullOutcome
 

@@ -19,7 +19,7 @@ from jetsync._io.listener import Listener
 from jetsync._io.mailbox import Mailbox, take_all
 from jetsync._proto import frames
 from jetsync._proto.push import PushEngine, is_flow_control
-from jetsync.consume.acks import give_back
+from jetsync.consume.auto_acks import give_back
 from jetsync.consume.feed import LATE_MESSAGES, Feed, SiftedMailbox, abandon
 from jetsync.values.frame import message_size
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from jetsync._api.known_streams import KnownStream
     from jetsync.kv.bucket import Bucket
-    from jetsync.values.outbound import BatchAck, OutboundMessage, Payload
+    from jetsync.values.outbound import OutboundMessage, Payload
+    from jetsync.values.pub_acks import BatchAck
 
 __all__ = ["Transaction"]
 

@@ -30,12 +30,7 @@ from jetsync.publish.atomic_messages import BatchMessages, for_each
 from jetsync.publish.hooks import BatchHooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
-from jetsync.values.outbound import (
-    OutboundMessage,
-    final_message,
-    message_iterator,
-    subject_of,
-)
+from jetsync.values.outbound import OutboundMessage, final_message, message_iterator, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +41,8 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync.publish.atomic_messages import AtomicOptions, BatchItem
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import BatchAck, Expect, Payload
+    from jetsync.values.outbound import Expect, Payload
+    from jetsync.values.pub_acks import BatchAck
 
 __all__ = ["AtomicBatch"]
 

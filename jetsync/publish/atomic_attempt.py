@@ -30,7 +30,7 @@ from jetsync.publish.advisories import forget, listen
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.stage import MOST_STAGED, MOST_STAGED_BYTES, STAGING_PAUSE, Stage
 from jetsync.values import headers as names
-from jetsync.values.outbound import BatchAck
+from jetsync.values.pub_acks import BatchAck
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:

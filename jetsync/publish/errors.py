@@ -18,7 +18,7 @@ from jetsync.errors.texts import shown_seconds
 
 if TYPE_CHECKING:
     from jetsync.publish.atomic import AtomicBatch
-    from jetsync.values.outbound import PublishReport
+    from jetsync.values.pub_acks import PublishReport
 
 __all__ = ["BatchOutcomeUnknownError", "PublishManyError"]
 

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import BatchAck, Payload
+    from jetsync.values.outbound import Payload
+    from jetsync.values.pub_acks import BatchAck
 
 __all__ = ["FastPublisher", "FastStatistics"]
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._proto.outcome import OutcomeRule
-    from jetsync.values.outbound import PubAck
+    from jetsync.values.pub_acks import PubAck
 
 # Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
 DEFAULT_WINDOW: Final = 4096

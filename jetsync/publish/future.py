@@ -18,7 +18,8 @@ from jetsync._base.failures import raise_failure
 from jetsync._base.html import html_table
 from jetsync._base.locks import Notifier
 from jetsync.errors import InvalidTypeError, WaitTimeoutError
-from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
+from jetsync.values.outbound import OutboundMessage, coerce_outbound
+from jetsync.values.pub_acks import PubAck
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds

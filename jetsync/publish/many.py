@@ -18,14 +18,16 @@ from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.flight import Flight
 from jetsync.publish.hooks import BulkHooks
-from jetsync.values.outbound import PublishFailure, message_iterator, message_of
+from jetsync.values.outbound import message_iterator, message_of
+from jetsync.values.pub_acks import PublishFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._api.context import Context
     from jetsync.publish.flight import FlightOptions
-    from jetsync.values.outbound import OutboundMessage, PubAck, PublishReport
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.pub_acks import PubAck, PublishReport
 
 
 class BulkPublish:

@@ -22,12 +22,13 @@ from jetsync.publish.encode import KNOWN_SUBJECTS, encode_message_headers
 from jetsync.publish.retry import error_of, is_safe_to_retry, next_delay
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.headers import Headers
-from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
+from jetsync.values.outbound import OutboundMessage, payload_bytes, with_shared
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync.values.pub_acks import PubAck
     from jetsync.values.stream_config import StreamConfig
 
 

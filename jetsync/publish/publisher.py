@@ -42,11 +42,8 @@ from jetsync.publish.errors import PublishManyError
 from jetsync.publish.flight import Flight
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import BulkHooks
-from jetsync.values.outbound import (
-    Expect,
-    OutboundMessage,
-    PublishFailure,
-)
+from jetsync.values.outbound import Expect, OutboundMessage
+from jetsync.values.pub_acks import PublishFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload, PubAck
+    from jetsync.values.outbound import Payload
+    from jetsync.values.pub_acks import PubAck
 
 # Nanoseconds since 1970 at which the clock of servers overflows: 11 April 2262. Servers publish a
 # message for a later time at once. If an interval ends later, they publish its message several

@@ -11,7 +11,7 @@ from helpers.examples import RUNS, examples
 from jetsync import errors
 from jetsync._proto.batch import AtomicBatchEngine, BatchPhase, HeaderRules, Part
 from jetsync._proto.outcome import Cause, Ending
-from jetsync.values.outbound import BatchAck
+from jetsync.values.pub_acks import BatchAck
 
 ID = "b1"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"

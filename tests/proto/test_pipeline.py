@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from jetsync import errors
 from jetsync._proto.pipeline import Pipeline, Tally
 from jetsync.testing import ManualClock
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 
 # The tests run over both variants of the functions that have compiled twins.
 pytestmark = pytest.mark.usefixtures("variant")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jetsync import errors
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 
 
 def frame(data=b"", header=None):

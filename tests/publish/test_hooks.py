@@ -24,7 +24,7 @@ from jetsync.events import PublishOperation
 from jetsync.publish import hooks as module
 from jetsync.publish.hooks import BatchHooks, BulkHooks, OutcomeReports
 from jetsync.values.headers import SharedHeaders
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 
 OPERATION = PublishOperation(name="publisher", messages=None, window=10)
 UNKNOWN = PublishOutcomeUnknownError("a")

@@ -18,7 +18,8 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
 )
 from jetsync.publish.one import _encode_subject, publish_one
-from jetsync.values.outbound import OutboundMessage, PubAck
+from jetsync.values.outbound import OutboundMessage
+from jetsync.values.pub_acks import PubAck
 
 REFUSED = NoRespondersError("a")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')

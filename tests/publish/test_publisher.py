@@ -28,7 +28,7 @@ from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
 from jetsync.testing import HookRecorder
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jetsync.consume.acks import ack_many
+from jetsync.consume.ack_many import ack_many
 from jetsync.errors import (
     CopiedMessageError,
     DisconnectedError,

@@ -15,11 +15,8 @@ from jetsync.errors import (
 )
 from jetsync.values.headers import Headers, encode_headers
 from jetsync.values.outbound import (
-    BatchAck,
     Expect,
     OutboundMessage,
-    PubAck,
-    PublishReport,
     coerce_outbound,
     final_message,
     outbound_header_pairs,
@@ -239,13 +236,3 @@ def test_largest_expected_sequence(name):
     assert getattr(Expect(**{name: 2**64 - 1}), name) == 2**64 - 1
     with pytest.raises(InvalidArgumentError, match=name):
         Expect(**{name: 2**64})
-
-
-def test_defaults_of_acks():
-    """An ack that only says where a message is stored reports neither loss nor repetition."""
-    ack = PubAck("S", 1)
-    assert (ack.duplicate, ack.value, ack.batch_id, ack.batch_size) == (False, None, None, None)
-    batch = BatchAck("S", 3, "id", 2)
-    assert (batch.first_sequence, batch.lost, batch.duplicate) == (None, 0, False)
-    report = PublishReport(1, 0, 1, 1)
-    assert (report.failures, report.exhausted, report.streams) == ((), True, frozenset())

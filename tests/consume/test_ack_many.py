@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from jetsync._io.outbox import LaneState
-from jetsync.consume.acks import ack_many, acknowledge_all, answer_soon, nak_body
+from jetsync.consume.ack_many import ack_many, acknowledge_all
 from jetsync.errors import DisconnectedError, MessageAlreadyAckedError, NotJetStreamMessageError
 from jetsync.values.message import Message
 
@@ -69,25 +66,6 @@ def test_copies_of_acked_messages(acker, messages):
     assert all(message.is_acked for message in messages)
 
 
-@pytest.mark.parametrize("copies", [0, 1, 2])
-def test_an_answer_without_a_connection_uses_up_the_original(messages, copies):
-    """
-    Without a connection, an answer to a message or its copy is posted once for all of them.
-    """
-    posted = []
-    lane = SimpleNamespace(
-        state=LaneState.DOWN, post_nowait=lambda block, keep: posted.append(block)
-    )
-    family = [messages[0]]
-    for _ in range(copies):
-        family.append(family[-1].replace(data=b"x"))
-    answer_soon(lane, family[-1], b"+ACK")
-    assert all(message.is_acked for message in family)
-    for message in family:
-        answer_soon(lane, message, b"+ACK")
-    assert len(posted) == 1
-
-
 def test_one_is_acked(acker, messages):
     """
     ack_many acknowledges nothing if one of the messages was acknowledged before.
@@ -146,14 +124,3 @@ def test_after_ctrl_c_every_message_can_still_be_acknowledged(acker, messages):
         ack_many(interrupted())
     messages[0].ack()
     assert acker.replies == [messages[0].raw_reply]
-
-
-@pytest.mark.parametrize(
-    ("delivered", "seconds"), [(2, 1), (3, 2), (6, 16), (7, 30), (12, 30), (10**6, 30)]
-)
-def test_a_message_that_fails_again(delivered, seconds):
-    """
-    The first redelivery is immediate, and the delay of later ones doubles up to 30 seconds.
-    """
-    assert nak_body(1) == b"-NAK"
-    assert nak_body(delivered) == b'-NAK {"delay": %d000000000}' % seconds
