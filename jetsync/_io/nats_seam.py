@@ -29,7 +29,7 @@ from jetsync._base.log import get_logger
 from jetsync._io.deferred import deferred
 from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
-from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
+from jetsync._io.translate import shown_cause, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync.options import seed_path
@@ -230,10 +230,10 @@ class NatsConnection:
             await self.stop()
             if isinstance(failed.cause, errors.ConfigurationError):
                 raise failed.cause from failed.cause.__cause__
-            raise no_server_error(self._failures) from cause_of(failed.cause)
+            raise no_server_error(self._failures) from shown_cause(failed.cause)
         except nats.errors.Error as error:
             await self.stop()
-            raise translate_connect_error(error) from cause_of(error)
+            raise translate_connect_error(error) from shown_cause(error)
         except BaseException:
             # The time is over, or the caller was interrupted.
             self.transport.finish()

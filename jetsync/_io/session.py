@@ -30,7 +30,7 @@ from jetsync._io.handles import OpenHandles
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING
 from jetsync._io.replies import ReplyRouter, Waiter
-from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
+from jetsync._io.translate import shown_cause, translate_closed, translate_connect_error
 from jetsync.values.server_info import Statistics
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Session:
                 self._stop(BRIDGE_STOP_TIMEOUT if self._nats is not None else 0.0)
                 server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
-                cause = None if last is None else cause_of(last)
+                cause = None if last is None else shown_cause(last)
                 raise errors.ConnectTimeoutError(
                     deadline.total, server=server, reason=reason
                 ) from cause

@@ -68,7 +68,7 @@ def translate_connect_error(error: Exception, *, server: str | None = None) -> C
     return ConnectError(text, server=server)
 
 
-def cause_of(error: Exception) -> BaseException | None:
+def shown_cause(error: Exception) -> BaseException | None:
     """
     Return what the ConnectError for *error* is raised from.
 
