@@ -29,7 +29,7 @@ from jetsync._base.log import get_logger
 from jetsync._io.deferred import deferred
 from jetsync._io.outbox import PING
 from jetsync._io.replies import Waiter
-from jetsync._io.translate import shown_cause, no_server_error, translate_connect_error
+from jetsync._io.translate import no_server_error, shown_cause, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync.options import seed_path
