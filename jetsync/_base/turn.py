@@ -16,11 +16,13 @@ was interrupted inside a step is marked as unfinished, see :meth:`Turn.step`.
 
 The steps. Python runs handlers when a function written in Python begins, when a loop jumps back,
 and after calls of functions written in C; on Python 3.14, also after the call of ``__enter__`` that
-``with`` makes. Python 3.10 also runs them between a ``raise`` and the first step of the ``except``,
-``finally`` or ``with`` that catches it. So ``lock.acquire()`` followed by ``try`` has a step at
-which the lock stays held. So have an ``__exit__`` in Python and a ``threading.Condition``, on
-Python 3.10 ``with`` and a lock around code that raises, and on Python 3.14 ``with`` and any lock of
-``threading``.
+``with`` makes. On Python 3.13, a handler that raises where a ``while`` loop jumps back skips the
+``except``, ``finally`` or ``with`` around the loop (CPython issue 130279). So such a loop is a
+function of its own. Python 3.10 also runs handlers between a ``raise`` and the first step of the
+``except``, ``finally`` or ``with`` that catches it. So ``lock.acquire()`` followed by ``try`` has a
+step at which the lock stays held. So have an ``__exit__`` in Python and a ``threading.Condition``,
+on Python 3.10 ``with`` and a lock around code that raises, and on Python 3.14 ``with`` and any lock
+of ``threading``.
 
 Finalizers may run at any of these steps, in any thread. They never wait.
 """

@@ -247,11 +247,7 @@ class Reader:
     def _receive_tls(self, sock: ssl.SSLSocket) -> bytes:
         # Two threads must not use a TLS object at once, even if one reads and the other writes.
         with self._outbox.write_lock:
-            parts = [sock.recv(READ_SIZE)]
-            # The rest of a decrypted record waits inside the object, where poll does not see it.
-            while sock.pending():
-                parts.append(sock.recv(READ_SIZE))
-        return b"".join(parts)
+            return _decrypted(sock)
 
     # The life of a connection; loop thread.
 
@@ -290,3 +286,12 @@ class Reader:
         self._inherited = self._gate
         self._gate = None
         self._read_lock = threading.RLock()
+
+
+def _decrypted(sock: ssl.SSLSocket) -> bytes:
+    """Return what has arrived, in the write lock; see :mod:`jetsync._base.turn` about loops."""
+    parts = [sock.recv(READ_SIZE)]
+    # The rest of a decrypted record waits inside the object, where poll does not see it.
+    while sock.pending():
+        parts.append(sock.recv(READ_SIZE))
+    return b"".join(parts)

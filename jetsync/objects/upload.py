@@ -279,10 +279,7 @@ class Upload:
             # The put has failed, so this is no progress.
             self._on_progress = None
             # The removal of the chunks needs the other half.
-            until = deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining()))
-            while self._in_flight and not until.expired():
-                self._session.lane.wait(self._in_flight[0].request, until)
-                self._settle()
+            self._await_last(deadline.at_most(min(LAST_ANSWERS, 0.5 * deadline.remaining())))
         finally:
             self.close()
             # The traceback of the error refers to the chunks. So the slots would stay until the
@@ -290,6 +287,12 @@ class Upload:
             self._failure = None
             self._open.clear()
             self._slots.clear()
+
+    def _await_last(self, deadline: Deadline) -> None:
+        """Wait for the answers to the chunks in flight."""
+        while self._in_flight and not deadline.expired():
+            self._session.lane.wait(self._in_flight[0].request, deadline)
+            self._settle()
 
     def _send(self, chunk: Chunk, *, front: Sequence[Request] = (), again: bool = False) -> None:
         session, connection = self._session, self._bucket.context.connection

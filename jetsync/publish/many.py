@@ -95,8 +95,7 @@ class BulkPublish:
                     broken = error
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
-            while self._flight.open_count and self._wait():
-                self._settle()
+            self._await_acks()
         finally:
             self._flight.close()
             if self._hooks.reports is not None:
@@ -111,6 +110,11 @@ class BulkPublish:
             self._failed = PublishManyError(report)
             raise self._failed
         return report
+
+    def _await_acks(self) -> None:
+        """Wait until all messages in flight have an outcome."""
+        while self._flight.open_count and self._wait():
+            self._settle()
 
     def _report(self) -> PublishReport:
         flight = self._flight

@@ -263,67 +263,69 @@ class PageReader:
         Args:
             what: The kind of object that is iterated over, for errors.
         """
-        return ListIteration(self._messages(), what)
+        found = self._messages(shown_by(self.context))
+        return ListIteration(self._until_over(found), what)
 
     def pages(self, what: str) -> Iteration[StoredPage]:
         """Return an iterator over non-empty pages, as :meth:`messages` does."""
-        return Iteration(self._pages(), what)
+        return Iteration(self._until_over(self._pages()), what)
 
     def payloads(self, what: str) -> Iteration[list[bytes | memoryview]]:
         """Return an iterator over lists of payloads, mostly views of the bytes that arrived."""
-        return Iteration(self._payloads(), what)
+        return Iteration(self._until_over(self._payloads()), what)
 
     def _payloads(self) -> Generator[list[bytes | memoryview], None, None]:
         show = shown_by(self.context)
-        with self:
-            while runs := self._next():
-                while runs and not self._over.is_set():
-                    run = runs.pop(0)
-                    if show is not None:
-                        yield [show(each).data for each in messages_of(run)]
-                    elif isinstance(run, FrameRun):
-                        view, bounds = memoryview(run.data), run.bounds
-                        yield [view[a:b] for a, b in zip(bounds[1::3], bounds[2::3], strict=True)]
-                    else:
-                        yield [message.data for message in run]
-            self._raise()
+        while runs := self._next():
+            while runs and not self._over.is_set():
+                run = runs.pop(0)
+                if show is not None:
+                    yield [show(each).data for each in messages_of(run)]
+                elif isinstance(run, FrameRun):
+                    view, bounds = memoryview(run.data), run.bounds
+                    yield [view[a:b] for a, b in zip(bounds[1::3], bounds[2::3], strict=True)]
+                else:
+                    yield [message.data for message in run]
 
-    def _messages(self) -> Generator[list[StoredMessage], None, None]:
-        show = shown_by(self.context)
-        with self:
-            while runs := self._next():
-                # The bytes of a run are released early, so that the next read reuses their memory.
-                while runs:
-                    messages = messages_of(runs.pop(0))
-                    if self._over.is_set():
-                        # Closed meanwhile, perhaps by a signal handler.
-                        break
-                    if show is None:
-                        yield messages
-                    else:
-                        for message in messages:
-                            yield [show(message)]
-            self._raise()
+    def _messages(
+        self, show: Callable[[StoredMessage], StoredMessage] | None
+    ) -> Generator[list[StoredMessage], None, None]:
+        while runs := self._next():
+            # The bytes of a run are released early, so that the next read reuses their memory.
+            while runs:
+                messages = messages_of(runs.pop(0))
+                if self._over.is_set():
+                    # Closed meanwhile, perhaps by a signal handler.
+                    break
+                if show is None:
+                    yield messages
+                else:
+                    for message in messages:
+                        yield [show(message)]
 
     def _pages(self) -> Generator[StoredPage, None, None]:
         show = shown_by(self.context)
-        with self:
-            while runs := self._next(whole=True):
-                page = page_of(runs)
-                yield page if show is None else StoredPage([show(each) for each in page])
-            self._raise()
+        while runs := self._next(whole=True):
+            page = page_of(runs)
+            yield page if show is None else StoredPage([show(each) for each in page])
 
     def read_all(self) -> list[StoredMessage]:
         """Return all messages without showing them to plugins, or raise the error of the read."""
         found: list[StoredMessage] = []
         try:
-            while runs := self._next():
-                for run in runs:
-                    found += messages_of(run)
+            for messages in self._messages(None):
+                found += messages
             self._raise()
         finally:
             self.close()
         return found
+
+    def _until_over(self, items: Generator[T, None, None]) -> Generator[T, None, None]:
+        """Yield *items*, end the read, and raise its error."""
+        with self:
+            # Another generator has the loop, see `jetsync._base.turn`.
+            yield from items
+            self._raise()
 
     def _raise(self) -> None:
         """Raise the error that ended the read, if there is one."""
