@@ -74,7 +74,7 @@ core handlers
 ordered_source push request_many
 feed pull_feed target
 options subscription
-ack_many auto_acks dead_letters reading
+ack_many auto_acks dead_letters ordered_deletion reading
 ackers
 """,
     "publish": """

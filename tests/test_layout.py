@@ -34,7 +34,7 @@ COVERED_BY = {
     "live/consume/test_acks.py": "consume/ackers",
     "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_push.py": "consume/feed",
-    "live/consume/test_ordered.py": "consume/ordered_consumption",
+    "live/consume/test_ordered.py": "consume/ordered_consumption consume/ordered_deletion",
     "live/test_client.py": "consume/subscription",
     "live/test_system.py": "values/system_info",
     "live/kv/test_handle.py": "kv/bucket kv/entry",

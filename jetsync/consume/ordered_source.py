@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -14,17 +13,16 @@ from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.get_message import is_another, leader_get
-from jetsync._base.deadline import Deadline
 from jetsync._base.failures import raise_failure
 from jetsync._base.integers import read_count
 from jetsync._base.locks import POLL, Latch, UnlessSet
 from jetsync._base.log import get_logger
 from jetsync._base.turn import Turn
 from jetsync._io.outbox import LaneState
-from jetsync._proto import frames
 from jetsync._proto.ordered import INACTIVE_NS, INACTIVE_THRESHOLD, MissingMessages, read_reply
 from jetsync._proto.pull_request import PullLimits
 from jetsync.consume.options import pull_limits
+from jetsync.consume.ordered_deletion import Deletions
 from jetsync.consume.target import PullTarget
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import AckPolicy
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
     from jetsync.values.stream_info import StreamState
@@ -58,10 +57,6 @@ CATCH_UP: Final = 0.25
 
 # How much the clocks of two servers may differ.
 CLOCKS: Final = dt.timedelta(seconds=5)
-
-# Seconds for which the deletion of a consumer waits for a connection. Servers have deleted it by
-# then, unless it was created with a longer `inactive_threshold`.
-KEEP_DELETION: Final = 300.0
 
 # The fields of a consumer's configuration that limit its pulls.
 LIMITS: Final = ("max_batch", "max_bytes", "max_expires", "inactive_threshold")
@@ -180,17 +175,8 @@ class OrderedSource:
         self._replaced: errors.StreamNotFoundError | None = None
         # Since when servers have reported that the stream is missing.
         self._missing: float | None = None
-        # The name of a consumer that may exist and has to be deleted.
-        self._live = ""
-        # Consumers whose deletion was sent, with its connection: the request may be lost.
-        self._unsure: list[tuple[str, int]] = []
-
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At its end, the interpreter empties modules, but not the default of an argument.
-        # The garbage collector must not wait for the connection.
-        name = getattr(self, "_live", "")
-        if name and not is_ending():
-            self.context.lane.post_nowait(self._deletion(name), keep=KEEP_DELETION)
+        # Deletes those that were replaced, and the current one at the end.
+        self._deletions = Deletions(context, stream)
 
     @property
     def is_current(self) -> bool:
@@ -231,13 +217,12 @@ class OrderedSource:
         self.fresh = False
         if self._replaced is not None:
             raise_failure(self._replaced)
-        if self._live:
-            self._forget(self._live)
+        self._deletions.forget_current()
         # Read before the request. If the connection is lost meanwhile, the consumer counts as one
         # of the lost connection, and is replaced.
         epoch = self.context.lane.outbox.wait_open(deadline)
         config = self.cursor.next_config(self.last)
-        self._live = name = self.cursor.name
+        self._deletions.current = name = self.cursor.name
         try:
             until = deadline
             if isinstance(deadline, UnlessSet):
@@ -251,13 +236,13 @@ class OrderedSource:
                 raise errors.ConsumerExistsError(stream=self.stream, consumer=name)
             self.pending = read_count(answer.get("num_pending") or 0, "num_pending")
         except errors.ApiError:
-            self._live = ""
+            self._deletions.current = ""
             raise
         except errors.JetSyncError:
             # The consumer may exist nevertheless.
-            self._forget(name)
+            self._deletions.forget(name)
             raise
-        self._retry_deletions()
+        self._deletions.retry()
         # An answer has some fifty fields, and most uses need only the ones above.
         describe = functools.cache(functools.partial(from_wire, ConsumerInfo, answer))
         if self._describe_first is None:
@@ -274,7 +259,7 @@ class OrderedSource:
         self.limits = USUAL if limits == USUAL_LIMITS else pull_limits(describe().config)
         self.describe, self.fresh, self.epoch = describe, True, epoch
         if self.closed.is_set():
-            self._forget(name)
+            self._deletions.forget(name)
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
         """
@@ -433,7 +418,7 @@ class OrderedSource:
 
     def _give_up(self, why: str) -> NoReturn:
         """Raise, because the position does not belong to the stream."""
-        self._forget(self._live)
+        self._deletions.forget_current()
         self._replaced = errors.StreamNotFoundError(description=why, stream=self.stream)
         raise_failure(self._replaced)
 
@@ -468,65 +453,4 @@ class OrderedSource:
     def close(self, deadline: Deadline) -> None:
         """Delete the consumer on the server."""
         self.closed.set()
-        name, self._live = self._live, ""
-        while name:
-            try:
-                _consumer_admin.delete(self.context, self.stream, name, deadline)
-                self._retry_deletions()
-            except (
-                errors.ConnectionLostError,
-                errors.JetStreamNotEnabledError,
-                errors.TemporarilyUnavailableError,
-            ):
-                # The request may be lost, its domain may be out of reach, or its
-                # cluster may have no leader.
-                if not deadline.expired():
-                    self.context.connection.closing.wait(min(POLL, deadline.remaining()))
-                    continue
-                self._forget(name)
-            except (
-                errors.TransportError,
-                errors.RequestTimeoutError,
-                errors.CallInSignalHandlerError,
-            ):
-                self._forget(name)
-            except (errors.ConsumerNotFoundError, errors.StreamNotFoundError):
-                pass
-            return
-
-    def _retry_deletions(self) -> None:
-        """
-        Retry deletions whose connection was lost. Called when the server has just answered.
-
-        The answer shows that everything sent earlier on this connection has arrived.
-        """
-        lost = self.context.lane.lost_epoch
-        unsure, self._unsure = self._unsure, []
-        for name, epoch in unsure:
-            if epoch <= lost:
-                self._forget(name)
-
-    def _deletion(self, name: str) -> bytes:
-        """Return the request that deletes a consumer; its answer is ignored."""
-        context = self.context
-        subject = f"{context.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
-        return frames.pub(subject.encode(), context.connection.new_inbox().encode(), b"")
-
-    def _forget(self, name: str) -> None:
-        """
-        Have a consumer deleted without waiting, if need be on the next connection.
-
-        If the deletion is lost, the server deletes the consumer after its `inactive_threshold`.
-        """
-        lane = self.context.lane
-        if name == self._live:
-            self._live = ""
-        block = self._deletion(name)
-        try:
-            # Not posted, because posted blocks are lost with their connection.
-            epoch = lane.write(block, Deadline(time.monotonic(), 0.0))
-            self._unsure.append((name, epoch))
-        except (errors.DisconnectedError, errors.CallInSignalHandlerError):
-            lane.post_nowait(block, keep=KEEP_DELETION)
-        except errors.TransportError:
-            pass
+        self._deletions.delete_current(deadline)

@@ -13,7 +13,7 @@ import attrs
 
 from jetsync import errors, events
 from jetsync._api.consumers import info as consumer_info
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import NO_WAIT
 from jetsync._base.log import get_logger
 from jetsync._io.listener import Listener
 from jetsync._io.mailbox import Mailbox, take_all
@@ -26,6 +26,7 @@ from jetsync.values.frame import message_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
     from jetsync._proto.push import PushOptions
     from jetsync.consume.target import PullTarget
@@ -191,28 +192,28 @@ class PushFeed(Feed[PushEngine]):
         engine, lane = self.engine, self.lane
         try:
             if self._listener.line:
-                lane.write(self._listener.line, Deadline(now, 0.0))
+                lane.write(self._listener.line, NO_WAIT)
                 self._listener.line = b""
             # Also after a reconnect, in which the lane has sent the subscription again.
             engine.subscribed(now)
             answer = engine.answer_due()
             if answer is not None:
-                lane.write(frames.pub(answer, b"", b""), Deadline(now, 0.0))
+                lane.write(frames.pub(answer, b"", b""), NO_WAIT)
                 engine.answered()
             probe = engine.probe_due(now)
             if probe is not None:
-                self._ask(probe, now)
+                self._ask(probe)
         except (errors.DisconnectedError, errors.CallInSignalHandlerError):
             return False
         return True
 
-    def _ask(self, probe: bytes, now: float) -> None:
+    def _ask(self, probe: bytes) -> None:
         """Ask the server for the consumer's info."""
         lane, line = self.lane, b""
         if self._answers_listener is None:
             self._answers_listener = Listener(lane, self._answers)
             line = self._answers_listener.line
-        lane.write(line + frames.pub(self.target.info_subject, probe, b""), Deadline(now, 0.0))
+        lane.write(line + frames.pub(self.target.info_subject, probe, b""), NO_WAIT)
 
     def end(self, *, closing: bool) -> None:
         """
