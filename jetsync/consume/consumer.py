@@ -19,7 +19,7 @@ from jetsync.consume.dead_letters import (
     warn_if_buffered,
     warn_if_unlimited,
 )
-from jetsync.consume.fetch import MessageBatch
+from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     cached_request,
     consume_options,
@@ -415,4 +415,4 @@ class Consumer:
         request, wait = found or fetch_request(**options)
         if request.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, request.priorities)
-        return MessageBatch(self._target, request, wait=wait, name=name)
+        return MessageBatch(Fetch(self._target, request, wait=wait, name=name))

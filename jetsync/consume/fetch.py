@@ -69,7 +69,7 @@ class Fetch:
         request: PullRequest,
         *,
         wait: float,
-        name: str = "fetch",
+        name: str,
         source: OrderedSource | None = None,
     ) -> None:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
@@ -350,21 +350,12 @@ class MessageBatch:
 
     __reduce__ = refuse_copy
 
-    def __init__(
-        self,
-        target: PullTarget,
-        request: PullRequest,
-        *,
-        wait: float,
-        name: str = "fetch",
-        source: OrderedSource | None = None,
-    ) -> None:
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
         # Only its user keeps the iteration alive, so dropping it ends the batch.
         self._iteration: weakref.ref[BatchIteration] | None = None
         # The thread that iterates.
         self._thread = 0
-        # Last: it sends the pull.
-        self._fetch = Fetch(target, request, wait=wait, name=name, source=source)
 
     def __repr__(self) -> str:
         fetch, target = self._fetch, self._fetch.core.target

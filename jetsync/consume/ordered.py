@@ -30,7 +30,7 @@ from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.ordered import OrderedCursor
-from jetsync.consume.fetch import OrderedBatch
+from jetsync.consume.fetch import Fetch, OrderedBatch
 from jetsync.consume.options import fetch_request, pull_options
 from jetsync.consume.ordered_consumption import OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
@@ -394,7 +394,7 @@ class OrderedConsumer:
         source = self._source
 
         def begin() -> OrderedBatch:
-            return OrderedBatch(source.target, request, wait=wait, name=name, source=source)
+            return OrderedBatch(Fetch(source.target, request, wait=wait, name=name, source=source))
 
         return self._begin(Deadline.after(max(wait, SHORTEST_CREATE)), begin, verify=False)
 
