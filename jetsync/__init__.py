@@ -25,7 +25,7 @@ from jetsync._base.log import get_logger as get_logger
 from jetsync._base.reprs import tolerant_repr as _tolerant_repr
 from jetsync._base.stop_signal import StopSignal as StopSignal
 from jetsync._hooks.errors import *
-from jetsync._proto.kv import KeyOperation as KeyOperation
+from jetsync._proto.keys import KeyOperation as KeyOperation
 from jetsync.backups import *
 from jetsync.client import *
 from jetsync.consume.ack_many import *

@@ -17,8 +17,8 @@ from jetsync._base.fields import check_count, check_function, config_of
 from jetsync._base.iterations import Iteration
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto import objects as _objects
-from jetsync._proto.kv import STREAM_PREFIX, stream_of
+from jetsync._proto import object_names as _object_names
+from jetsync._proto.keys import STREAM_PREFIX, stream_of
 from jetsync.backups import restore
 from jetsync.kv.bucket import Bucket
 from jetsync.kv.config import KeyValueConfig
@@ -1012,7 +1012,7 @@ class JetStream:
             ObjectStoreNotFoundError: The object store does not exist.
             InvalidBucketError: The name is invalid.
         """
-        stream = _objects.stream_of(bucket)
+        stream = _object_names.stream_of(bucket)
         try:
             info = _stream_admin.info(self._context, stream, self._context.deadline(timeout))
         except errors.StreamNotFoundError as error:
@@ -1026,7 +1026,7 @@ class JetStream:
         Raises:
             ObjectStoreNotFoundError: The object store does not exist.
         """
-        stream = _objects.stream_of(bucket)
+        stream = _object_names.stream_of(bucket)
         try:
             _stream_admin.delete(self._context, stream, self._context.deadline(timeout))
         except errors.StreamNotFoundError as error:
@@ -1044,7 +1044,7 @@ class JetStream:
         stores = (
             self._object_store(info)
             for info in infos
-            if (info.config.name or "").startswith(_objects.STREAM_PREFIX)
+            if (info.config.name or "").startswith(_object_names.STREAM_PREFIX)
         )
         return Iteration(stores, "list of object stores")
 
@@ -1055,7 +1055,7 @@ class JetStream:
         )
 
     def _update_object_store(self, wanted: ObjectStoreConfig, deadline: Deadline) -> ObjectStore:
-        stream = _objects.stream_of(wanted.bucket)
+        stream = _object_names.stream_of(wanted.bucket)
         now = _stream_admin.info(self._context, stream, deadline).config
         changes = wanted.stream_fields()
         if wanted.ttl:
@@ -1068,7 +1068,7 @@ class JetStream:
         )
 
     def _object_store(self, info: StreamInfo) -> ObjectStore:
-        name = (info.config.name or "").removeprefix(_objects.STREAM_PREFIX)
+        name = (info.config.name or "").removeprefix(_object_names.STREAM_PREFIX)
         return ObjectStore(ObjectBucket(self._context, name, info))
 
 

@@ -123,8 +123,8 @@ check dispatcher errors
 consume fetch
 pulling
 direct_last open_pulls push
-batch buffered direct fastingest objects pins pipeline pull_size status
-ack_runs consumer_probe dead_letters frames kv late_answers many_answers ordered origin
+batch buffered direct fastingest object_names pins pipeline pull_size status
+ack_runs consumer_probe dead_letters frames keys late_answers many_answers ordered origin
 outcome page_runs puback pull_request server_pool watching
 """,
     "values": """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import attrs
 
 from jetsync._base.fields import wrong_type
-from jetsync._proto.kv import check_key, check_pattern
+from jetsync._proto.keys import check_key, check_pattern
 from jetsync.errors import (
     DecodeError,
     InvalidArgumentError,

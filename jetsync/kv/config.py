@@ -11,7 +11,7 @@ import attrs
 
 from jetsync._base.fields import check_exclusive, checked, duration
 from jetsync._base.html import html_table
-from jetsync._proto.kv import STREAM_PREFIX, check_bucket, subjects_of
+from jetsync._proto.keys import STREAM_PREFIX, check_bucket, subjects_of
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.stream_config import (
     DiscardPolicy,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 import attrs
 
 from jetsync._base.integers import read_digits
-from jetsync._proto.kv import STREAM_PREFIX, KeyOperation, operation_of
+from jetsync._proto.keys import STREAM_PREFIX, KeyOperation, operation_of
 from jetsync.errors import DecodeError
 from jetsync.values.headers import KV_OPERATION
 from jetsync.values.json_payloads import parse_json

@@ -15,7 +15,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import aware, check_count, check_function, whole_number, wrong_type
 from jetsync._base.keywords import hide_extra, refuse_position
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import (
+from jetsync._proto.keys import (
     DELETE_MARKER,
     PURGE_MARKER,
     KeyOperation,

@@ -14,7 +14,7 @@ from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry, short_lock
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX
+from jetsync._proto.keys import DELETE_MARKER, PURGE_MARKER, STREAM_PREFIX
 from jetsync.kv.entry import ValueT
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_messages import AtomicOptions

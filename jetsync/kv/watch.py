@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.kv import BucketLayout
+    from jetsync._proto.keys import BucketLayout
     from jetsync._proto.pull_request import ConsumeOptions
     from jetsync.kv.entry import Entry
     from jetsync.stream import Stream

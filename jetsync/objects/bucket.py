@@ -15,7 +15,13 @@ from jetsync._api.mirrors import TRANSIENT
 from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
-from jetsync._proto.objects import STREAM_PREFIX, chunks_of, documents_of, encode_name, stream_of
+from jetsync._proto.object_names import (
+    STREAM_PREFIX,
+    chunks_of,
+    documents_of,
+    encode_name,
+    stream_of,
+)
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._io.requests import Request
-    from jetsync._proto.objects import ChunkIndex
+    from jetsync._proto.object_names import ChunkIndex
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
 

@@ -10,8 +10,8 @@ import attrs
 
 from jetsync._base.fields import checked, duration
 from jetsync._base.html import html_table
-from jetsync._proto.kv import check_bucket
-from jetsync._proto.objects import chunks_of, documents_of, stream_of
+from jetsync._proto.keys import check_bucket
+from jetsync._proto.object_names import chunks_of, documents_of, stream_of
 from jetsync.values.stream_config import (
     DiscardPolicy,
     Placement,

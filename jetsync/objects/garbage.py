@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import errors
 from jetsync._base.deadline import Deadline
-from jetsync._proto.objects import chunks_of, documents_of
+from jetsync._proto.object_names import chunks_of, documents_of
 from jetsync.objects.watch import info_in, watch_documents
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from jetsync._base.fields import wrong_type
 from jetsync._base.files import replaceable, replacing
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import check_bucket
-from jetsync._proto.objects import encode_name
+from jetsync._proto.keys import check_bucket
+from jetsync._proto.object_names import encode_name
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.config import ObjectStoreStatus
 from jetsync.objects.garbage import collect_garbage, documents, purge_deletes

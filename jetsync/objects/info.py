@@ -11,7 +11,7 @@ import attrs
 
 from jetsync._base.html import html_table
 from jetsync._base.integers import read_count
-from jetsync._proto.objects import decode_name
+from jetsync._proto.object_names import decode_name
 from jetsync.errors import InvalidSubjectError, InvalidTypeError
 from jetsync.values.headers import FixedHeaders, Headers
 from jetsync.values.server_info import decode_json

@@ -20,7 +20,7 @@ from jetsync._api.repeats import connected
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._hooks.errors import PluginError
-from jetsync._proto.objects import CHUNK_SIZE, chunks_of, encode_digest
+from jetsync._proto.object_names import CHUNK_SIZE, chunks_of, encode_digest
 from jetsync.objects.bucket import cleanup
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source

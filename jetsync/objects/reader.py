@@ -18,7 +18,7 @@ from jetsync._base.iterations import Iteration
 from jetsync._base.pickling import refuse_copy
 from jetsync._base.turn import Turn, outside
 from jetsync._proto.direct import BatchRead
-from jetsync._proto.objects import ChunkIndex, chunks_of, decode_digest
+from jetsync._proto.object_names import ChunkIndex, chunks_of, decode_digest
 from jetsync.consume.ordered import consume_within, open_ordered, pending_of
 from jetsync.read.direct import SequencePlan
 from jetsync.read.pages import PAGE, PageReader, check_stream

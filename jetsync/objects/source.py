@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from jetsync._base.fields import wrong_type
-from jetsync._proto.objects import CHUNK_SIZE
+from jetsync._proto.object_names import CHUNK_SIZE
 from jetsync.values.outbound import Payload, payload_bytes
 
 if TYPE_CHECKING:

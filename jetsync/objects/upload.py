@@ -34,7 +34,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.turn import refuse_request
 from jetsync._io.requests import Request
 from jetsync._proto import frames
-from jetsync._proto.objects import chunks_of
+from jetsync._proto.object_names import chunks_of
 from jetsync._proto.outcome import cause_of, outcome_of
 from jetsync._proto.pipeline import Tally
 from jetsync._proto.puback import parse_ack

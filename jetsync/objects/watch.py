@@ -17,8 +17,8 @@ from jetsync._api.context import Context
 from jetsync._base.dropped import disown
 from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
-from jetsync._proto.kv import BucketLayout
-from jetsync._proto.objects import documents_of, encode_name
+from jetsync._proto.keys import BucketLayout
+from jetsync._proto.object_names import documents_of, encode_name
 from jetsync.kv.watch import Watch, watch_subjects
 from jetsync.objects.info import read_info
 from jetsync.stream import Stream

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import jetsync
 from jetsync import Base64Codec, ChainCodec, JsonCodec, PathCodec
-from jetsync._proto.kv import check_key, check_pattern
+from jetsync._proto.keys import check_key, check_pattern
 from jetsync.kv.codecs import Codecs
 
 CHAIN = ChainCodec(PathCodec(), Base64Codec())

@@ -51,7 +51,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "if part and (len(part) >= MAX_SUBJECTS or size + cost > room):",
     ): "A part grows by one name and is closed at the limit, so it is never longer.",
     (
-        "jetsync/_proto/kv.py",
+        "jetsync/_proto/keys.py",
         "check_key",
         "if type(key) is str and _KEY.fullmatch(key):",
         "if type(key) is not str and _KEY.fullmatch(key):",

@@ -12,7 +12,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually, timed
-from jetsync._proto.objects import encode_name
+from jetsync._proto.object_names import encode_name
 from jetsync.devserver import DevServer
 from jetsync.objects import bucket, put
 from jetsync.values.headers import ROLLUP

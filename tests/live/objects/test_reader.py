@@ -47,7 +47,7 @@ def rewrite(js, store, name, **changes):
     Change the document of an object behind the back of the client.
     """
     document = {**store.info(name).document, **changes}
-    token = jetsync._proto.objects.encode_name(name)
+    token = jetsync._proto.object_names.encode_name(name)
     js.publish(f"$O.{store.bucket}.M.{token}", json.dumps(document))
 
 
@@ -426,14 +426,14 @@ class TestChecks:
         """If an object changes while the sizes of its chunks arrive, the read says so at once."""
         data = os.urandom(20_000)
         info = store.put("a", data, chunk_size=2)
-        add = jetsync._proto.objects.ChunkIndex.add
+        add = jetsync._proto.object_names.ChunkIndex.add
 
         def add_and_change(index, sequence, size):
             if not len(index):
                 changed(store, change, info)
             add(index, sequence, size)
 
-        monkeypatch.setattr(jetsync._proto.objects.ChunkIndex, "add", add_and_change)
+        monkeypatch.setattr(jetsync._proto.object_names.ChunkIndex, "add", add_and_change)
         expected = jetsync.ObjectCorruptedError if change == "purge" else jetsync.ObjectChangedError
         with store.get("a", timeout=60) as reader, timed(0, 30):
             reader.seek(10_000)

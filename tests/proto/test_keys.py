@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jetsync
-from jetsync._proto import kv
-from jetsync._proto.kv import KeyOperation, check_bucket, check_key, check_pattern
+from jetsync._proto import keys
+from jetsync._proto.keys import KeyOperation, check_bucket, check_key, check_pattern
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import (
     ExternalStream,
@@ -145,23 +145,23 @@ class TestPatterns:
     @given(st.lists(PATTERNS, min_size=1, max_size=5), KEYS)
     def test_patterns_that_others_cover_can_be_left_out(self, patterns, key):
         """Leaving out patterns that others cover does not change which keys match."""
-        kept = kv.covering(patterns)
+        kept = keys.covering(patterns)
         assert any(matches(each, key) for each in kept) is any(
             matches(each, key) for each in patterns
         )
         assert set(kept) <= set(patterns)
-        assert len(kv.covering([*kept, ">"])) == 1
+        assert len(keys.covering([*kept, ">"])) == 1
 
     @given(st.lists(PATTERNS, min_size=1, max_size=5))
     def test_no_pattern_covers_another(self, patterns):
         """What is kept has no pattern that could be left out as well."""
-        kept = kv.covering(patterns)
+        kept = keys.covering(patterns)
         for each in kept:
             assert [other for other in kept if covers(other, each)] == [each]
 
     def test_the_work_grows_with_the_number_of_patterns(self):
         """Ten times as many keys and patterns take at most about ten times as many calls."""
-        few, many = (calls_of(kv.covering, keys_and_patterns(count)) for count in (100, 1000))
+        few, many = (calls_of(keys.covering, keys_and_patterns(count)) for count in (100, 1000))
         assert many < 11 * few
 
 
@@ -187,15 +187,15 @@ class TestOperations:
     )
     def test_the_headers_say_what_a_message_does_to_its_key(self, headers, operation, marker, word):
         """A message's headers say what it does to its key."""
-        assert kv.operation_of(Headers(headers)) == (operation, marker)
+        assert keys.operation_of(Headers(headers)) == (operation, marker)
         if word is not None:
-            assert kv.why_gone(operation, marker) == word
+            assert keys.why_gone(operation, marker) == word
 
 
 class TestLayout:
     def test_the_keys_of_a_bucket_are_on_its_own_subjects(self):
         """The keys of a bucket are read and written on its own subjects."""
-        layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.API")
+        layout = keys.layout_of("B", StreamConfig(name="KV_B"), "$JS.API")
         assert layout.origin_stream == "KV_B"
         assert layout.read_prefix == layout.write_prefix == "$KV.B."
         assert layout.key_of("$KV.B.a.b") == "a.b"
@@ -204,20 +204,20 @@ class TestLayout:
 
     def test_writes_to_a_bucket_in_a_domain_have_its_api_prefix(self):
         """Writes to a bucket in a domain begin with the API prefix of the domain."""
-        layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.hub.API")
+        layout = keys.layout_of("B", StreamConfig(name="KV_B"), "$JS.hub.API")
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
 
     def test_a_mirror_has_the_subjects_of_its_origin(self):
         """A mirror has the subjects of its origin, and writes go to the origin."""
         config = StreamConfig(name="KV_M", mirror=StreamSource(name="KV_B"))
-        layout = kv.layout_of("M", config, "$JS.API")
+        layout = keys.layout_of("M", config, "$JS.API")
         assert layout.origin_stream == "KV_B"
         assert layout.read_prefix == layout.write_prefix == "$KV.B."
 
     def test_writes_to_a_mirror_of_another_domain_have_its_prefix(self):
         """Writes to a mirror of another domain go to that domain."""
         source = StreamSource(name="KV_B", external=ExternalStream(api="$JS.hub.API"))
-        layout = kv.layout_of("B", StreamConfig(name="KV_B", mirror=source), "$JS.leaf.API")
+        layout = keys.layout_of("B", StreamConfig(name="KV_B", mirror=source), "$JS.leaf.API")
         assert layout.origin_api == "$JS.hub.API"
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
 
@@ -225,5 +225,5 @@ class TestLayout:
         """A mirror with a subject transform is read on the transformed subjects."""
         transform = SubjectTransform(src="$KV.B.>", dest="$KV.M.>")
         source = StreamSource(name="KV_B", subject_transforms=[transform])
-        layout = kv.layout_of("M", StreamConfig(name="KV_M", mirror=source), "$JS.API")
+        layout = keys.layout_of("M", StreamConfig(name="KV_M", mirror=source), "$JS.API")
         assert (layout.read_prefix, layout.write_prefix) == ("$KV.M.", "$KV.B.")

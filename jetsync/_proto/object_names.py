@@ -21,7 +21,7 @@ from array import array
 from typing import Final
 
 from jetsync._base.fields import wrong_type
-from jetsync._proto.kv import check_bucket
+from jetsync._proto.keys import check_bucket
 from jetsync.errors import InvalidNameError
 
 STREAM_PREFIX: Final = "OBJ_"

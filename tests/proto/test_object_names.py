@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jetsync import errors
-from jetsync._proto.objects import (
+from jetsync._proto.object_names import (
     ChunkIndex,
     chunks_of,
     decode_digest,
