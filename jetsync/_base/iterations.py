@@ -89,7 +89,6 @@ class Iteration(Iterator[T]):
         self._entry = one_by_one(list.pop, self._free)
         # Whether a call began and did not end, so items may be missing.
         self.unfinished: bool = False
-        # Whether `close` was called.
         self._closing = False
 
     def __next__(self) -> T:

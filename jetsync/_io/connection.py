@@ -57,7 +57,6 @@ class Connection:
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
         self.options: ConnectOptions = options
         self.plugins = plugins
-        # The contexts of this client.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         # Whether a signal has asked the program to stop. No pulls are sent after that.
         self.stopping: bool = False

@@ -103,7 +103,6 @@ class ReadGate:
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
         self._fd = self._loop_fd = sock.fileno()
-        # Whether its resources are released.
         self.closed = False
         if self.can_lead:
             self._epoll = select.epoll()

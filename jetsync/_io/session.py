@@ -89,7 +89,6 @@ class Session:
         self._errors_handled = 0
         # Set at the end of a close or drain that a signal handler asked for, with its deadline.
         self._ending: tuple[Latch, Deadline] | None = None
-        # Whether the interpreter exits.
         self._is_exiting = False
         # Whether a call has ended the thread, or is ending it. If not, dropping the client does.
         self._is_ending = False

@@ -433,7 +433,6 @@ class HeaderRules:
 
     def __init__(self, *, counters: bool) -> None:
         self._counters = counters
-        # Whether a message of the batch changes a counter.
         self.changes_counters = False
         self._subjects: set[str] = set()
         self._ids: set[str] = set()

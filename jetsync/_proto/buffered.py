@@ -47,7 +47,6 @@ class Buffered(ABC):
         self.busy: set[int] = set()
         # Messages that arrived beyond `stop_after`, or without a pull, to be given back.
         self.refused: list[Frame] = []
-        # The fault that ended it.
         self.error: BaseException | None = None
         # Whether no more messages are wanted, so it ends once those in the buffer are taken.
         self.is_ending = False

@@ -32,7 +32,6 @@ class ConsumerProbe:
         self._prefix = prefix
         # Whether a question is to be asked.
         self.wanted = False
-        # How many questions were asked.
         self.asked = 0
         self._open: bytes | None = None
         self._again = 0.0

@@ -63,7 +63,6 @@ class DeadLetterEngine:
     def __init__(self, now: float) -> None:
         # The messages to copy, with the time of the next attempt and the number of failed ones.
         self._due: dict[int, tuple[float, int]] = {}
-        # What the last scan found.
         self._found: frozenset[int] = frozenset()
         self.next_scan: float = now
         """When to look for messages that no advisory told about."""

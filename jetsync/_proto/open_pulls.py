@@ -99,7 +99,6 @@ class OpenPulls:
         # How the reply subjects of its pulls start.
         self.prefix: bytes = inbox + b"."
         self._origin = origin
-        # The names of the stream and of the consumer.
         self.names: tuple[str, str] = origin.names
         # Its questions have numbers of their own, so that a late answer is recognised.
         self.probe: ConsumerProbe = ConsumerProbe(self.prefix + b"i")
@@ -109,7 +108,6 @@ class OpenPulls:
         self.sifted: Strays = Strays()
         # The pulls that ended without a status and may still be served, oldest first.
         self._late: list[Pull] = []
-        # How many pulls were opened so far.
         self.opened: int = 0
         # The pulls that may deliver something, by our count, oldest first.
         self._open: dict[bytes, Pull] = {}

@@ -33,7 +33,6 @@ INACTIVE_NS: Final = int(INACTIVE_THRESHOLD * 1e9)
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
-# How many messages are checked at once.
 CHECKED_AT_ONCE: Final = 128
 
 

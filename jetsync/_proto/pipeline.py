@@ -43,7 +43,6 @@ class Block:
     epoch: int
     # When missing acks time out.
     due: float
-    # Their bytes.
     size: int = 0
 
 

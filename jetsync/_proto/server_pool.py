@@ -99,7 +99,6 @@ class ServerPool:
         self._is_up = False
         # No attempt begins before this moment.
         self._start = 0.0
-        # Whether there was a connection.
         self.has_connected: bool = False
 
     @property

@@ -103,7 +103,6 @@ class Status:
         return kind(code=self.code, description=self.description, consumer=consumer, stream=stream)
 
 
-# The status of a heartbeat.
 HEARTBEAT_CODE: Final = 100
 
 # The faults that also end an endless read.

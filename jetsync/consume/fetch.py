@@ -85,7 +85,6 @@ class Fetch:
         self._prune_at = PRUNE_AT
         # The error of another iteration if this one was interrupted or left early.
         self._left: Exception | None = None
-        # Whether a call closed the batch.
         self.closing: bool = False
         # Whether an iteration has ended.
         self.is_over: bool = False

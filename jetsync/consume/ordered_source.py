@@ -159,7 +159,6 @@ class OrderedSource:
         self.target: PullTarget
         #: How many messages the current consumer had to send when it was created.
         self.pending: int = 0
-        #: The limits of its pulls.
         self.limits: PullLimits = USUAL
         #: Returns the consumer as the server last described it.
         self.describe: Callable[[], ConsumerInfo]

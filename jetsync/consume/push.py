@@ -62,7 +62,6 @@ class PushMailbox(SiftedMailbox):
     def __init__(self, options: PushOptions, engine: PushEngine, lane: Lane) -> None:
         sink = None if options.max_messages is None else self._push
         super().__init__(options.deliver_subject.encode(), engine.sift, lane, sink)
-        # How many messages were dropped.
         self.dropped: int = 0
         # Unsubscribes. It must not refer to the owner.
         self.stop: Callable[[], object] = bool

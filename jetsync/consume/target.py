@@ -61,7 +61,6 @@ class PullTarget:
         self.lane: Lane = context.lane
         self.stream = stream
         self.consumer = consumer
-        # Whether the consumer wants acknowledgements.
         self.wants_acks: bool = policy is not AckPolicy.NONE
         # Whether each acknowledgement covers all earlier messages.
         self.ack_all: bool = policy is AckPolicy.ALL
@@ -76,7 +75,6 @@ class PullTarget:
         self._unwanted = UnwantedAcks(context.connection)
         acker: Acker = context.connection if self.wants_acks else self._unwanted
         plugins = context.plugins
-        # Whether plugins see each message.
         self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
         # Makes the message of a frame.
         self.make: Callable[[Frame], Message] = (

@@ -44,7 +44,6 @@ HEADER_ROOM: Final = 512
 # Bytes of a document that are kept free for what a put adds: the largest counts, and a digest.
 COUNTS_ROOM: Final = 160
 
-# Bytes of a random id.
 NUID_BYTES: Final = 11
 
 # Seconds without a chunk after which the chunks are counted before the document is sent. Another

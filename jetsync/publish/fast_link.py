@@ -115,7 +115,6 @@ class FastLink:
         # The key of the batch in `_batches`, while the server may still refuse its messages.
         self.key: Final[str] = self.engine.batch_id
         self._batches = connection.refusals.batches
-        # The turn of the publisher.
         self.turn: Final = Turn("another call on the publisher")
         # How many messages there were when the loop thread last looked.
         self.added_before: int = 0

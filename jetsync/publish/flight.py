@@ -200,7 +200,6 @@ class Flight:
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
         self.waiting: list[RetryEntry] = []
-        # The number of the next retry.
         self._next_retry = FIRST_RETRY
         # The numbers and the size of the block that is written now. An interrupt leaves them.
         self._writing: tuple[range, int] | None = None

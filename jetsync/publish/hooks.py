@@ -112,7 +112,6 @@ class BulkHooks:
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self.prepare: Transform | None = plugins.prepare
-        # The headers that plugins add to all messages.
         self.shared_headers: SharedHeaders | None = None
         # Whether plugins add headers to messages or prepare them.
         self.changes_messages: bool = plugins.prepare is not None
