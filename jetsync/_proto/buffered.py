@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from jetsync._proto.dead_letters import is_last
 from jetsync.values.ack_subject import parse_ack_reply
@@ -31,6 +31,9 @@ class Buffered(ABC):
         stop_after: How many messages are wanted; None for no limit.
         max_deliver: The consumer's limit of deliveries, if a handler takes the messages; 0 if not.
     """
+
+    #: Whether it is a fetch, which ends by itself, and not a consumption. As `Bounded` of `judge`.
+    is_bounded: ClassVar[bool] = False
 
     def __init__(self, probe: ConsumerProbe, stop_after: int | None, max_deliver: int = 0) -> None:
         #: The questions whether the consumer still exists.

@@ -13,7 +13,7 @@ The engine uses no sockets, clocks or threads. Implements ADR-37, "Fetch".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 
@@ -71,6 +71,8 @@ class FetchEngine(Pulling):
         acked: Whether the consumer wants acks, so that messages can be given back.
         order: The order in which messages have to arrive, for an ordered consumer.
     """
+
+    is_bounded: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -113,7 +113,6 @@ class ConsumptionCore:
         # What keeps the consumer on the server while no pull is sent.
         self._keeper: ConsumerKeeper | None = None
         self.engine: FetchEngine | ConsumeEngine | PushEngine
-        self._is_fetch = isinstance(options, PullRequest)
         if isinstance(options, PushOptions):
             self.feed = push = PushFeed(target, options)
             self.engine = push.engine
@@ -148,7 +147,9 @@ class ConsumptionCore:
         # Whether messages were in the buffer when the driving thread decided what is due.
         self._had_messages = False
         # The thread that drives has its turn.
-        self.reading: Final = Reading("batch" if self._is_fetch else "consumption", connection)
+        self.reading: Final = Reading(
+            "batch" if self.engine.is_bounded else "consumption", connection
+        )
         # Whether messages that were not taken are given back.
         self.closing: bool = False
         # Whether the application wants no more messages.
@@ -162,11 +163,11 @@ class ConsumptionCore:
         if connection.stopping:
             self.engine.drain()
         try:
-            if not isinstance(self.engine, FetchEngine):
-                self.refill()
-            else:
+            if self.engine.is_bounded:
                 # In the turn, because a signal handler may drain it meanwhile.
                 self._attempt(self._send_request)
+            else:
+                self.refill()
             if self.pool is not None:
                 self.pool.start()
         except BaseException:
@@ -267,7 +268,7 @@ class ConsumptionCore:
         Returns whether they are. Call :meth:`wait_for_taker` after it. Does not wait for a fetch,
         because programs leave batches open.
         """
-        if self._is_fetch or (self.pool is not None and self.pool.is_own_thread()):
+        if self.engine.is_bounded or (self.pool is not None and self.pool.is_own_thread()):
             return True
         return not self.reading.is_taking_here() and self.wait(deadline)
 
@@ -278,16 +279,16 @@ class ConsumptionCore:
         A thread has handled its message when it asks for another one. It may never ask, so the
         client waits at most :data:`CLOSING_WAIT` for all its consumptions together.
         """
-        if self.pool is None and self.engine.admitted and not self._is_fetch:
+        if self.pool is None and self.engine.admitted and not self.engine.is_bounded:
             waiting(self.end_seen.wait, deadline.remaining())
 
     def end_with_client(self) -> None:
         """End it because its client is being closed; threads in ``next`` get that as the error."""
         # If a server would not redeliver what a fetch has received, it can still be taken.
-        is_kept = self._is_fetch and not self.target.wants_acks
+        is_kept = self.engine.is_bounded and not self.target.wants_acks
         if is_kept:
             self.refill()
-        if self._is_fetch and not self.is_open and (is_kept or not self.buffer):
+        if self.engine.is_bounded and not self.is_open and (is_kept or not self.buffer):
             # Its messages are complete.
             return
         closed = errors.ConnectionClosedError()
@@ -445,7 +446,7 @@ class ConsumptionCore:
         except (errors.CallInSignalHandlerError, errors.ConflictingUseError):
             raise
         except errors.WaitTimeoutError as late:
-            if self._is_fetch:
+            if self.engine.is_bounded:
                 # It does not continue after its time.
                 cause = late.__cause__
                 self._end(cause if isinstance(cause, errors.JetSyncError) else None)
@@ -552,7 +553,7 @@ class ConsumptionCore:
         self._had_messages = bool(self.buffer)
         turn = self.reading.turn
         if turn.unfinished:
-            if self._is_fetch:
+            if self.engine.is_bounded:
                 engine.interrupted(errors.HandleClosedError("batch", reason=LEFT))
             else:
                 engine.interrupted(errors.ConsumptionClosedError(reason=INTERRUPTED))

@@ -20,7 +20,6 @@ from jetsync._base.log import get_logger
 from jetsync._io.listener import Listener
 from jetsync._io.mailbox import take_all
 from jetsync._proto import frames
-from jetsync._proto.fetch import FetchEngine
 from jetsync._proto.open_pulls import OpenPulls
 from jetsync._proto.pull_request import NO_PRIORITIES, PullRequest
 from jetsync._proto.pulling import Pulling
@@ -94,7 +93,7 @@ class PullFeed(Feed[Pulling]):
             if unused:
                 target.give_back(unused)
             # The statistics of a consumption that has ended still show its pulls.
-            self._is_idle = isinstance(engine, FetchEngine)
+            self._is_idle = engine.is_bounded
             if not self._is_idle:
                 self._listener.end()
         if self.entered:
@@ -152,7 +151,7 @@ class PullFeed(Feed[Pulling]):
         entered: Entered | None = None
         wraps = target.context.plugins.enter_fetch is not None
         # They wrap a fetch as a whole.
-        if wraps and not isinstance(self.engine, FetchEngine):
+        if wraps and not self.engine.is_bounded:
             entered = target.enter("consume", request, request.expires)
         pull = self.pulls.open(request, time.monotonic())
         block = frames.pub(target.subject, pull.subject, request.wire)
