@@ -288,9 +288,9 @@ def test_imports_point_down():
 @pytest.mark.parametrize(
     ("importer", "source"),
     [
-        ("jetsync.errors", "from jetsync.values.outbound import PubAck"),
-        ("jetsync.errors", "import jetsync.values.outbound"),
-        ("jetsync.errors", "if TYPE_CHECKING:\n    from jetsync.values.outbound import PubAck"),
+        ("jetsync.errors", "from jetsync.values.pub_acks import PubAck"),
+        ("jetsync.errors", "import jetsync.values.pub_acks"),
+        ("jetsync.errors", "if TYPE_CHECKING:\n    from jetsync.values.pub_acks import PubAck"),
         ("jetsync.errors", "def f():\n    from jetsync import values"),
         ("jetsync._io.connection", "from jetsync import Message"),
         ("jetsync.publish.one", "from jetsync.consume.fetch import MessageBatch"),
