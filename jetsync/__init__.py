@@ -9,90 +9,43 @@ Ask for help on one class or one call: ``help(jetsync.JetStream)`` or ``help(jet
 help on the whole package describes every class and every error.
 """
 
-# The names are those in the `__all__` of the modules below. The folders of the package are its
-# layers. tests/test_layers.py lists them from top to bottom.
-#
-# ruff: noqa: F403 - this module only shows the names of other modules.
+# The folders of the package are its layers. tests/test_layers.py lists them from top to bottom.
 
 from __future__ import annotations
 
-import types
+import importlib
 from typing import TYPE_CHECKING
 
-from jetsync._base.locks import interrupt_safe_lock as interrupt_safe_lock
-from jetsync._base.log import EventLogger as EventLogger
-from jetsync._base.log import get_logger as get_logger
-from jetsync._base.reprs import tolerant_repr as _tolerant_repr
-from jetsync._base.stop_signal import StopSignal as StopSignal
-from jetsync._hooks.errors import *
-from jetsync._proto.keys import KeyOperation as KeyOperation
-from jetsync.backups import *
-from jetsync.client import *
-from jetsync.consume.ack_many import *
-from jetsync.consume.consumer import *
-from jetsync.consume.consumption import *
-from jetsync.consume.fetch import *
-from jetsync.consume.ordered import *
-from jetsync.consume.ordered_consumption import *
-from jetsync.consume.request_many import *
-from jetsync.consume.subscription import *
-from jetsync.counters import *
-from jetsync.errors import *
-from jetsync.events import *
-from jetsync.hookspecs import hookimpl as hookimpl
-from jetsync.jetstream import *
-from jetsync.kv.codecs import *
-from jetsync.kv.config import *
-from jetsync.kv.entry import *
-from jetsync.kv.handle import *
-from jetsync.kv.transaction import *
-from jetsync.kv.watch import *
-from jetsync.objects.config import *
-from jetsync.objects.handle import *
-from jetsync.objects.info import *
-from jetsync.objects.reader import *
-from jetsync.objects.watch import *
-from jetsync.options import *
-from jetsync.publish.atomic import *
-from jetsync.publish.errors import *
-from jetsync.publish.fast import *
-from jetsync.publish.publisher import *
-from jetsync.read.direct import *
-from jetsync.schedules import *
-from jetsync.stream import *
-from jetsync.system import *
-from jetsync.typing import *
-from jetsync.values.account import *
-from jetsync.values.consumer_config import *
-from jetsync.values.consumer_info import *
-from jetsync.values.dead_letter import *
-from jetsync.values.headers import *
-from jetsync.values.message import *
-from jetsync.values.outbound import *
-from jetsync.values.pub_acks import *
-from jetsync.values.server_info import *
-from jetsync.values.stored import *
-from jetsync.values.stream_config import *
-from jetsync.values.stream_info import *
-from jetsync.values.system_info import *
-from jetsync.values.ttl import *
+if TYPE_CHECKING:
+    from jetsync._facade import *  # noqa: F403 - all names of the package.
 
 __version__ = "0.1.0"
 
 
-if not TYPE_CHECKING:  # Type checkers see the names above, and would accept every name.
-    _public = {
-        name
-        for name, value in globals().items()
-        if name[0] != "_" and not isinstance(value, types.ModuleType)
-    } - {"TYPE_CHECKING", "annotations"}
-    for _name in _public:
-        # Tracebacks, reprs and pickles name the module that users import from.
-        if getattr(globals()[_name], "__module__", "").startswith("jetsync."):
-            globals()[_name].__module__ = "jetsync"
-            if isinstance(globals()[_name], type):
-                _tolerant_repr(globals()[_name])
-    __all__ = sorted([*_public, "__version__"])  # noqa: PLE0605
+if not TYPE_CHECKING:  # Type checkers would accept every name.
+
+    def __getattr__(name: str) -> object:
+        """
+        Import all names when the first one is used.
+
+        So `jetsync --version` and the completion of a shell need a fifth of the time.
+        """
+        if name[0] == "_" and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = f"{__name__}.{name}"
+        try:
+            # `from jetsync import errors` asks for an attribute before it imports the module.
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+        facade = importlib.import_module("jetsync._facade")
+        names = {each: getattr(facade, each) for each in facade.__all__}
+        globals().update(names, __all__=sorted([*names, "__version__"]))
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
     def __dir__() -> list[str]:
-        return __all__
+        return __getattr__("__all__")

@@ -67,11 +67,12 @@ class TestImports:
     def test_what_is_left_for_the_call(self):
         """Only the event loop is imported within the call, and so within its deadline."""
         program = f"""
-            import sys, jetsync
+            import sys
+            from jetsync import ConnectError, connect
             before = set(sys.modules)
             try:
-                jetsync.connect("{NOBODY}", loop="asyncio")
-            except jetsync.ConnectError as error:
+                connect("{NOBODY}", loop="asyncio")
+            except ConnectError as error:
                 assert "refused" in str(error), error
             packages = {{name.partition(".")[0] for name in set(sys.modules) - before}}
             print(*packages - sys.stdlib_module_names)

@@ -11,6 +11,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import GenericAlias
 
@@ -107,6 +108,7 @@ def test_facade_has_nothing_else():
     }
 
     assert shown - set(jetsync.__all__) == {"TYPE_CHECKING", "annotations"}
+    assert [name for name in EXPORTS if (ROOT / "jetsync" / name).with_suffix(".py").exists()] == []
 
 
 @pytest.mark.parametrize("name", [*CLASSES, *CALLABLES])
@@ -167,7 +169,7 @@ def run_python(program: str) -> set[str]:
     Run a program in a fresh interpreter and return the words that it prints.
     """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
     return set(done.stdout.split())
@@ -175,17 +177,64 @@ def run_python(program: str) -> set[str]:
 
 def test_what_jetsync_imports():
     """
-    `import jetsync` imports the client, so that `connect` does not have to, but no tool and nothing
-    that only an extra, an option or a plugin needs.
+    The first use of a name imports the client, so that `connect` does not have to, but no tool and
+    nothing that only an extra, an option or a plugin needs.
     """
     client = {"jetsync.client", "jetsync._io", "nats", "anyio", "asyncio"}
     tools = {"click", "cryptography", "jetsync.cli", "jetsync.testing", "matplotlib", "pytest"}
     extras = {"aiohttp", "multidict", "nats_server", "nkeys", "pandas", "pyarrow", "uvloop"}
-    others = {"jetsync.devserver", "rich", "structlog"}
-    modules = run_python("import sys, jetsync; print(*sys.modules)")
+    others = {"certifi", "jetsync.devserver", "rich", "structlog"}
+    modules = run_python("import sys, jetsync; jetsync.connect; print(*sys.modules)")
 
     assert client <= modules
     assert modules & (tools | extras | others) == set()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import jetsync",
+        "import jetsync; jetsync.__version__; hasattr(jetsync, '__path__')",
+        "import jetsync.devserver",
+        "import jetsync; jetsync.errors.ApiError",
+        "from jetsync import errors",
+        """
+            import click.testing
+            from jetsync.cli._app import jetsync
+            click.testing.CliRunner().invoke(jetsync, ["--version"], catch_exceptions=False)
+        """,
+    ],
+)
+def test_what_needs_no_client(program):
+    """
+    The import of the package or of a tool, and `jetsync --version`, import no client.
+    """
+    modules = run_python(textwrap.dedent(program) + "\nimport sys; print(*sys.modules)")
+
+    assert modules & {"asyncio", "jetsync.client", "jetsync._facade", "nats"} == set()
+
+
+def test_first_names_in_many_threads():
+    """
+    Threads that use the first names at the same time get them.
+    """
+    program = """
+        import sys, threading, jetsync
+        sys.setswitchinterval(1e-6)
+        barrier = threading.Barrier(4)
+        def use(name):
+            barrier.wait()
+            getattr(jetsync, name)
+            print(name)
+        names = ["connect", "Headers", "ApiError", "__all__"]
+        threads = [threading.Thread(target=use, args=[name]) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    """
+
+    assert run_python(program) == {"connect", "Headers", "ApiError", "__all__"}
 
 
 def test_dir_lists_the_public_names():

@@ -23,6 +23,7 @@ testing
 devserver
 filesystem monitoring
 __init__
+_facade
 typing
 client
 system

@@ -28,6 +28,7 @@ COVERED_BY = {
     "live/io/test_server_pool.py": "_io/next_server",
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",
+    "test_exports.py": "_facade",
     "proto/test_direct.py": "_proto/direct_last",
     "live/api/test_streams.py": "_api/get_message jetstream stream",
     "live/api/test_consumers.py": "consume/consumer",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync as package
-from jetsync.cli._connection import COMMAND
 from jetsync.cli._output import say, show_error, visible
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.errors import DevServerError, JetSyncError
@@ -135,6 +134,9 @@ def readable_errors(ctx: click.Context | None = None) -> Iterator[None]:
         text = visible(str(error), lines=isinstance(error, DevServerError))
         for advice, command in _ADVICE.items():
             text = text.replace(advice, command)
+        # Here, because it imports the client, which `jetsync --version` does not need.
+        from jetsync.cli._connection import COMMAND
+
         if ctx is not None and COMMAND in ctx.meta:
             text = with_options(text, ctx.meta[COMMAND])
         raise coloured(click.ClickException(text)) from error

@@ -98,3 +98,6 @@ from jetsync.errors.usage import *
 # for public, so those files import other names under an alias.
 if not _t.TYPE_CHECKING:
     __all__ = sorted(name for name in globals() if name.endswith("Error"))  # noqa: PLE0605
+    for _name in __all__:
+        # Tracebacks and pickles name the module that users import from.
+        globals()[_name].__module__ = "jetsync"
