@@ -240,7 +240,7 @@ class FastLink:
         """Send the messages that no call has sent; loop thread."""
         if not self.turn.attempt(self._send_staged):
             # The call that has the turn may leave messages.
-            self._lane.later(STAGING_PAUSE, self._tick)
+            self._lane.later_from_loop(STAGING_PAUSE, self._tick)
 
     def _send_staged(self) -> None:
         """Send what was staged, and look again after a pause unless nothing was."""
@@ -252,7 +252,7 @@ class FastLink:
         elif stage.close_if_empty() or not self._send():
             self._ticks = False
             return
-        self._lane.later(STAGING_PAUSE, self._tick)
+        self._lane.later_from_loop(STAGING_PAUSE, self._tick)
 
     def _send(self) -> bool:
         """Send what was staged if that is possible at once; return False if it never will be."""
