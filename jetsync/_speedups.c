@@ -2298,6 +2298,50 @@ stage_extend(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return Py_BuildValue("(OO)", Py_True, Py_None);
 }
 
+PyDoc_STRVAR(stage_add_all_doc,
+"add_all($self, messages, most_bytes, /)\n--\n\n"
+"Append messages of any size until the stage is full; return whether there are no more.");
+
+static PyObject *
+stage_add_all(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Stage *stage = (Stage *)self;
+    PyObject *item;
+    int64_t most_bytes;
+    if (check_count("add_all", count, 2) < 0 || read_integer(args[1], &most_bytes) < 0) {
+        return NULL;
+    }
+    if (!PyIter_Check(args[0])) {
+        /* PyIter_Next would crash. */
+        PyErr_SetString(PyExc_TypeError, "messages must be an iterator");
+        return NULL;
+    }
+    while ((item = PyIter_Next(args[0])) != NULL) {
+        Span parts[3];
+        int i, is_full = 0, failed = !PyTuple_CheckExact(item) || PyTuple_Size(item) != 3;
+        if (failed) {
+            PyErr_SetString(PyExc_TypeError, "a message must be a tuple of three parts");
+        }
+        for (i = 0; i < 3 && !failed; i++) {
+            failed = as_span(PyTuple_GetItem(item, i), &parts[i]) < 0;
+        }
+        if (!failed) {
+            HOLD_FIELDS(self);
+            failed = add_frame(stage, parts[0], parts[1], parts[2], NULL) < 0;
+            is_full = stage->size >= most_bytes;
+            LET_FIELDS_GO();
+        }
+        Py_DECREF(item);
+        if (failed) {
+            return NULL;
+        }
+        if (is_full) {
+            Py_RETURN_FALSE;
+        }
+    }
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(1);
+}
+
 PyDoc_STRVAR(stage_append_doc,
 "append($self, frame, entry=None, /)\n--\n\nAppend the frame of the next message.");
 
@@ -2533,6 +2577,7 @@ static PyMethodDef stage_methods[] = {
     STAGE_METHOD(begin_in_headers, METH_O),
     STAGE_METHOD(stage, METH_FASTCALL),
     STAGE_METHOD(add, METH_FASTCALL),
+    STAGE_METHOD(add_all, METH_FASTCALL),
     STAGE_METHOD(append, METH_FASTCALL),
     STAGE_METHOD(extend, METH_FASTCALL),
     STAGE_METHOD(allow, METH_FASTCALL),

@@ -104,13 +104,13 @@ class Wire:
         stage = Stage({}, b"\r\n")
         stage.begin_in_headers(self.head)
         stage.allow(first - 1, 0, 0, 0)
-        for target, tail, payload in items:
-            stage.add(target, payload, tail, None)
-            if stage.size >= MOST_STAGED_BYTES:
+        # Not one by one, which takes twice as long.
+        messages, is_exhausted = iter(items), False
+        while not is_exhausted:
+            is_exhausted = stage.add_all(messages, MOST_STAGED_BYTES)
+            if stage.count:
                 yield stage.take()
                 stage.written()
-        if stage.count:
-            yield stage.take()
 
     def items(self, block: bytes) -> Iterator[BatchItem]:
         """Return the messages of a block of frames of this batch."""

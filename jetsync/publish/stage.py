@@ -191,6 +191,20 @@ class Stage:
             self.places = places - 1 if places > 0 else places
             return number
 
+    def add_all(self, messages: Iterator[tuple[bytes, bytes, bytes]], most_bytes: int, /) -> bool:
+        """
+        Append messages of any size; the stage is closed. Return whether *messages* is exhausted.
+
+        Args:
+            messages: Their subjects, header blocks and payloads.
+            most_bytes: Stop when the stage has as many bytes.
+        """
+        for target, header, data in messages:
+            self._add(target, data, header, None)
+            if self.size >= most_bytes:
+                return False
+        return True
+
     def _add(self, target: bytes, data: bytes, header: bytes, entry: object) -> int:
         """Append a message, whose place decides its number; the lock is held."""
         frames, size = self._frames, len(data)

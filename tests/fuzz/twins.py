@@ -963,6 +963,14 @@ STAGED: Final = [*PAYLOADS, *BLOCKS, "text", None, bytearray(b"x"), 5, b"%b"]
 LASTS: Final = [0, 0, 1, 7, 98, 99, 10**18 - 2, (1 << 62) - 100]
 
 
+def draw_parts(rng: random.Random) -> list[Any]:
+    """Draw subjects, header blocks and payloads of some messages."""
+    return [
+        (rng.choice(list(TARGETS.values())), rng.choice(BLOCKS), rng.choice(PAYLOADS))
+        for _ in range(rng.randrange(5))
+    ]
+
+
 class Staged:
     """The life of a stage: its methods in any order, with all state after each of them."""
 
@@ -978,6 +986,8 @@ class Staged:
             elif draw < 0.65:
                 target, data = rng.choice(list(TARGETS.values())), rng.choice(PAYLOADS)
                 steps.append(("add", target, data, rng.choice(BLOCKS), rng.choice([None, "added"])))
+            elif draw < 0.67:
+                steps.append(("add_all", draw_parts(rng), rng.choice([-1, 0, 1, 50, 1 << 62])))
             elif draw < 0.7:
                 steps.append(
                     ("permit", rng.choice([-1, 0, 3, 9, 50, *LASTS]), rng.choice([-1, 5, 100]))
@@ -1015,6 +1025,10 @@ class Staged:
             else:
                 if name == "enter":
                     found = outcome(stage.take, in_flight)
+                elif name == "add_all":
+                    messages = iter(arguments[0])
+                    found = outcome(stage.add_all, messages, arguments[1])
+                    log.append(list(messages))
                 else:
                     found = outcome(getattr(stage, name), *arguments)
                 log.append((found, type(found)))

@@ -130,6 +130,44 @@ class TestFrames:
         assert stage.take() == b"PUB a r.1%\r\n 1\r\nx\r\n"
 
 
+class TestAddAll:
+    """Encoded messages that are appended together."""
+
+    def test_it_stops_at_a_full_stage(self, stage):
+        """It takes no message after the one that fills the stage."""
+        messages = iter(
+            [(b"a", b"", b"12345"), (b"b", b"NATS/1.0\r\n\r\n", b"6"), (b"a", b"", b"")]
+        )
+
+        assert not stage.add_all(messages, 10)
+        assert (stage.last, stage.count, stage.size) == (4, 2, 18)
+        assert stage.add_all(messages, 100)
+        assert stage.add_all(messages, 100)
+        assert (stage.last, stage.count) == (5, 3)
+        assert stage.take() == (
+            b"PUB a r%d.3.1.%b%% 5\r\n12345\r\n"
+            b"HPUB b r%d.4.1.%b%% 12 13\r\nNATS/1.0\r\n\r\n6\r\n"
+            b"PUB a r%d.5.1.%b%% 0\r\n\r\n"
+        )
+
+    def test_an_error_of_the_iterator(self, stage):
+        """If the iterator raises, the messages before it are staged."""
+
+        def iterate():
+            yield b"a", b"", b"x"
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            stage.add_all(iterate(), 100)
+        assert (stage.last, stage.count) == (3, 1)
+
+    @pytest.mark.parametrize("messages", [5, [5], [(b"a", b"")]])
+    def test_other_arguments(self, stage, messages):
+        """Anything but an iterator of three parts is an error."""
+        with pytest.raises((TypeError, ValueError)):
+            stage.add_all(iter(messages) if isinstance(messages, list) else messages, 100)
+
+
 class TestWritten:
     def test_what_is_not_written_is_taken_again(self, stage):
         """Frames that were taken stay until they are written, and their numbers are used once."""
