@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # Type checkers would accept every name.
 
         So `jetsync --version` and the completion of a shell need a fifth of the time.
         """
-        if name[0] == "_" and name != "__all__":
+        if not name.isidentifier() or (name[0] == "_" and name != "__all__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = f"{__name__}.{name}"
         try:
@@ -40,8 +40,10 @@ if not TYPE_CHECKING:  # Type checkers would accept every name.
             if error.name != module:
                 raise
         facade = importlib.import_module("jetsync._facade")
-        names = {each: getattr(facade, each) for each in facade.__all__}
-        globals().update(names, __all__=sorted([*names, "__version__"]))
+        for each in facade.__all__:
+            # A test may have replaced a name before.
+            globals().setdefault(each, getattr(facade, each))
+        globals()["__all__"] = sorted([*facade.__all__, "__version__"])
         try:
             return globals()[name]
         except KeyError:

@@ -214,6 +214,15 @@ def test_what_needs_no_client(program):
     assert modules & {"asyncio", "jetsync.client", "jetsync._facade", "nats"} == set()
 
 
+def test_a_name_that_was_replaced_before():
+    """
+    A name that a program has set stays when the others are imported.
+    """
+    program = "import jetsync; jetsync.connect = 5; jetsync.Client; print(jetsync.connect)"
+
+    assert run_python(program) == {"5"}
+
+
 def test_first_names_in_many_threads():
     """
     Threads that use the first names at the same time get them.
@@ -244,6 +253,7 @@ def test_dir_lists_the_public_names():
     printed = run_python("import jetsync; print(*dir(jetsync), hasattr(jetsync, 'conect'))")
 
     assert printed == {*jetsync.__all__, "False"}
+    assert not [name for name in ("", "a.b", "errors.x", "__path") if hasattr(jetsync, name)]
 
 
 def test_public_classes_have_no_private_bases():
