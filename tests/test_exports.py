@@ -230,17 +230,18 @@ def test_first_names_in_many_threads():
     program = """
         import sys, threading, jetsync
         sys.setswitchinterval(1e-6)
-        barrier = threading.Barrier(4)
+        barrier, done = threading.Barrier(4), []
         def use(name):
             barrier.wait()
             getattr(jetsync, name)
-            print(name)
+            done.append(name)
         names = ["connect", "Headers", "ApiError", "__all__"]
         threads = [threading.Thread(target=use, args=[name]) for name in names]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        print(*done)
     """
 
     assert run_python(program) == {"connect", "Headers", "ApiError", "__all__"}
