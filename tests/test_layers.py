@@ -108,7 +108,7 @@ websocket
 transport
 next_server
 connection_state
-listener probe refusals
+listener probe refusals shortcut
 lane
 reader
 gate subscriptions
@@ -141,7 +141,8 @@ codec frame headers json_payloads saved_context server_info server_urls subjects
 iterations
 dropped stop_signal turn
 fields locks
-deadline failures files html integers keywords log pickling reprs speedups
+deadline failures files html integers keywords log makers pickling reprs
+speedups
 """,
 }
 """

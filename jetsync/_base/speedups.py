@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 SWITCH: Final = "JETSYNC_SPEEDUPS"
 
-INTERFACE: Final = 10
+INTERFACE: Final = 11
 """The number of the interface, as in `jetsync/_speedups.c`, which says when to raise it."""
 
 _INSTALL: Final = (

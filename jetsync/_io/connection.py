@@ -353,9 +353,13 @@ class Connection:
                     block = frames.pub(subject, request.address, payload)
                 if before:
                     block = b"".join((*before, block))
-                request.send(block, deadline, epoch, may_delegate=True)
+                if any_epoch and session.ask is not None:
+                    session.ask(request, block, deadline)
+                if not request.epoch:
+                    request.send(block, deadline, epoch, may_delegate=True)
                 if late is None:
-                    lane.wait(request, deadline)
+                    if not request.ready:
+                        lane.wait(request, deadline)
                 elif not (request.ready or lane.wait(request, deadline, time.monotonic() + late)):
                     self._ask_again(request, block, deadline, late, ask)
             finally:

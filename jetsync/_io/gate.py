@@ -34,6 +34,8 @@ class Poller:
     def __init__(self, sock: socket.socket) -> None:
         self._fd = sock.fileno()
         self._waker, self._wakee = socket.socketpair()
+        # The two descriptors that `wait` waits for.
+        self.fds: tuple[int, int] = (self._fd, self._wakee.fileno())
         self._wakee.setblocking(False)
         self._waker.setblocking(False)
         self._poll = select.poll()
@@ -110,6 +112,9 @@ class ReadGate:
             self._loop_fd = self._epoll.fileno()
             # What the reading thread waits with.
             self.poller = Poller(sock)
+        # What `asker` waits for; None if only Python can read the socket.
+        is_plain = self.can_lead and type(sock) is socket.socket
+        self.fds: tuple[int, int] | None = self.poller.fds if is_plain else None
         loop.add_reader(self._loop_fd, on_readable)
 
     def unwatch(self) -> None:

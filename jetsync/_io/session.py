@@ -30,6 +30,7 @@ from jetsync._io.handles import OpenHandles
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING
 from jetsync._io.replies import ReplyRouter, Waiter
+from jetsync._io.shortcut import shortcut
 from jetsync._io.translate import shown_cause, translate_closed, translate_connect_error
 from jetsync.values.server_info import Statistics
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from jetsync._hooks.manager import Plugins
     from jetsync._io.lane import Lane
+    from jetsync._io.shortcut import Asked
     from jetsync.options import ConnectOptions
     from jetsync.values.server_info import PoolServer
 
@@ -76,6 +78,8 @@ class Session:
         self.numbers: itertools.count[int] = itertools.count(1)
         self.lane: Lane
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
+        # Sends a request and takes its answer if that is easy; None in Python.
+        self.ask: Callable[[Asked, bytes, Deadline], None] | None = None
         self.handles: OpenHandles = OpenHandles()
         self.state: ConnectionState = ConnectionState(options, plugins)
         # Whether this process is a forked child of the one that connected.
@@ -124,9 +128,11 @@ class Session:
     async def _connect(self) -> None:
         self._nats = nats = NatsConnection(self.state, self._options)
         nats.transport.had_tls = self._parent_had_tls
-        self.lane = nats.lane
-        subscriptions = self.lane.subscriptions
-        self.router.line = subscriptions.listen(subscriptions.new_sid(), self.router)
+        self.lane = lane = nats.lane
+        subscriptions = lane.subscriptions
+        sid = subscriptions.new_sid()
+        self.ask = shortcut(lane, self.router, sid)
+        self.router.line = subscriptions.listen(sid, self.router)
         await nats.start()
 
     @property

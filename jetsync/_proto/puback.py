@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from jetsync._base.integers import parse_integer, read_count
+from jetsync._base.makers import maker
 from jetsync.errors import ApiError, ProtocolError
 from jetsync.errors.answers import from_api_error
 from jetsync.values.headers import is_status, parse_status
@@ -29,6 +32,8 @@ _PLAIN_ACK: Final = re.compile(
     rb'\{"stream":"([!#-\[\]-~]+)","seq":([0-9]{1,19})'
     rb'(?:,"batch":"([!#-\[\]-~]+)","count":([0-9]{1,19}))?\}'
 )
+
+_make_ack: Final = maker(PubAck, tuple(attrs.fields_dict(PubAck)))
 
 _TEXTS: Final = ("stream", "domain", "val", "batch")
 
@@ -52,11 +57,8 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
     plain = _PLAIN_ACK.fullmatch(data)
     if plain is not None:
         stream, sequence, batch, count = plain.groups()
-        if batch is None:
-            return PubAck(stream.decode(), int(sequence))
-        return PubAck(
-            stream.decode(), int(sequence), batch_id=batch.decode(), batch_size=int(count)
-        )
+        batch_id, size = (None, None) if batch is None else (batch.decode(), int(count))
+        return _make_ack(stream.decode(), int(sequence), False, None, None, batch_id, size)
     answer = decode_json(data)
     try:
         stream, domain, value, batch = texts = tuple(map(answer.get, _TEXTS))

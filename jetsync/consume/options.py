@@ -105,7 +105,7 @@ class HandlerOptions:
         default=None, converter=attrs.converters.optional(validate_subject)
     )
     # Those of the consumer; the first one is in seconds.
-    ack_wait: float = attrs.field(default=0.0, converter=float)
+    ack_wait: float = 0.0
     max_deliver: int = 0
 
 

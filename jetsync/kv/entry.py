@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 import attrs
 
 from jetsync._base.integers import read_digits
+from jetsync._base.makers import maker
 from jetsync._proto.keys import STREAM_PREFIX, KeyOperation, operation_of
 from jetsync.errors import DecodeError
 from jetsync.values.headers import KV_OPERATION
@@ -104,13 +105,16 @@ class Entry(Generic[ValueT]):
         )
 
 
+_make: Final = maker(Entry, tuple(attrs.fields_dict(Entry)))
+
+
 def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
     """Return the entry in a stored message of the bucket."""
     sequence, moment, has_headers = quick_parts(message)
     if not has_headers:
-        return Entry(bucket, key, message.data, sequence, moment)
+        return _make(bucket, key, message.data, sequence, moment, KeyOperation.PUT, 0, None, None)
     operation, marker = operation_of(message.headers)
-    return Entry(bucket, key, message.data, sequence, moment, operation, 0, marker, message.ttl)
+    return _make(bucket, key, message.data, sequence, moment, operation, 0, marker, message.ttl)
 
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
@@ -125,7 +129,7 @@ def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
     operation, marker, block = KeyOperation.PUT, None, message.raw_headers
     if block is not None and (_OPERATION_LINE in block or MARKER_LINE in block):
         operation, marker = operation_of(message.headers)
-    return Entry(
+    return _make(
         bucket,
         key,
         message.data,

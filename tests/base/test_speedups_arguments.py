@@ -1077,3 +1077,14 @@ def test_the_storage_in_python():
     )
     assert done.returncode == 0, done.stdout
     assert "JETSYNC_SPEEDUPS=0" in done.stdout
+
+
+def test_objects_of_classes_with_storage_of_their_own():
+    """``maker`` refuses a class that its own ``__new__`` completes, and names that are none."""
+    for wrong in (int, tuple, RefusedError, 5):
+        with pytest.raises(TypeError, match="a class without __new__"):
+            COMPILED["maker"](wrong, ("a",))
+    with pytest.raises(TypeError, match="and a tuple"):
+        COMPILED["maker"](Answering, ["a"])
+    with pytest.raises(TypeError):
+        COMPILED["maker"](Answering, (5,))(1)

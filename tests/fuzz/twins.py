@@ -15,6 +15,7 @@ such as positions outside of the data, is in ``tests/base/test_speedups_argument
 
 from __future__ import annotations
 
+import socket
 import sys
 from array import array
 from collections import deque
@@ -22,19 +23,29 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import attrs
+
 from helpers.acks import acks_of
+from jetsync._base.deadline import Deadline
 from jetsync._base.iterations import one_by_one
 from jetsync._base.speedups import TWINS
+from jetsync._io.connection import Connection
+from jetsync._io.lane import Lane
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.outbox import LaneState
+from jetsync._io.replies import ReplyRouter
 from jetsync._proto import frames, pipeline
 from jetsync._proto.frames import SERVER_BUFFER, Splitter
 from jetsync._proto.pipeline import Pipeline
 from jetsync.consume.consumption import Consumption, TakingStorage
 from jetsync.consume.core import ConsumptionCore
 from jetsync.consume.fetch import BatchIteration
+from jetsync.kv.entry import Entry
 from jetsync.values import arrow
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import SharedHeaders
 from jetsync.values.message import Message, frame_of
+from jetsync.values.outbound import PubAck
 from jetsync.values.stored import StoredMessage, page_of
 
 if TYPE_CHECKING:
@@ -1037,6 +1048,119 @@ class Staged:
         return log, stage.take()
 
 
+# ---- Frozen objects ------------------------------------------------------------------------------
+
+
+class Frozen:
+    """``maker`` for the classes that it makes, with any values."""
+
+    def draw(self, rng: random.Random) -> Any:
+        kind = rng.choice([PubAck, Entry])
+        return kind, [rng.choice(ITEMS) for _ in attrs.fields(kind)]
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        kind, values = drawn
+        made = functions["maker"](kind, tuple(attrs.fields_dict(kind)))(*values)
+        return type(made), repr(made), attrs.astuple(made, recurse=False)
+
+
+# ---- Requests ------------------------------------------------------------------------------------
+
+
+ASK_TIME: Final = 0.02
+"""Seconds for each request. Only those without an answer take so long."""
+
+
+class StillLoop:
+    """A loop that never runs, so that the calling thread reads and writes everything."""
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> None: ...
+    def call_later(self, *arguments: Any) -> None: ...
+    def add_reader(self, *arguments: Any) -> None: ...
+    def remove_reader(self, *arguments: Any) -> None: ...
+
+
+class Asked:
+    """
+    Requests through ``Connection.exchange``, with what the server says before each of them.
+
+    The variant in Python is what ``exchange`` does without a shortcut.
+    """
+
+    def draw(self, rng: random.Random) -> Any:
+        steps = []
+        for number in range(1, rng.randrange(2, 6)):
+            before = rng.choice(["", "", "", "", "ack", "post", "watch"])
+            header = rng.choice([None, b"", BLOCKS[1]])
+            address = b"_INBOX.p.%x" % number
+            said = b""
+            while rng.random() < 0.3:
+                other = rng.choice([b"_INBOX.p.1", b"_INBOX.p.ff", b"a", address])
+                said += rng.choice(
+                    [frame(rng, b"5", other), frame(rng, SIDS[3], other), b"PING\r\n"]
+                )
+            answer = frame(rng, SIDS[0], address)
+            if rng.random() < 0.1:
+                answer = answer.replace(b"\r\n", b"z" * 9000 + b"\r\n", 1)
+            said += answer
+            # Almost every request gets an answer, because the others wait until their deadlines.
+            draw = rng.random()
+            if draw < 0.05:
+                said += rng.choice(
+                    [frame(rng, SIDS[0], address), b"PING\r\n", b"MSG _IN", answer[:9]]
+                )
+            elif draw < 0.08:
+                said = spoiled(rng, said)
+            steps.append((before, header, rng.choice(PAYLOADS), said))
+        return steps
+
+    def run(self, functions: Functions, drawn: Any) -> Any:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        ours.setblocking(False)
+        lane, router, box = Lane(StillLoop(), lambda _: None), ReplyRouter(b"_INBOX.p"), Mailbox()
+        log: list[Any] = []
+        box.interest = b"s"
+        lane.subscriptions.listen(SIDS[0], router)
+        lane.subscriptions.listen(b"5", box)
+        parts = lane, lane.outbox, lane.reader, router
+        connection = Connection.__new__(Connection)
+        connection.session = SimpleNamespace(
+            lane=lane, router=router, forked=False, probe=lambda: None,
+            ask=functions["asker"](*parts, SIDS[0], LaneState.OPEN),
+            state=SimpleNamespace(server=SimpleNamespace(max_payload=1 << 20), refusals=set()),
+        )  # fmt: skip
+        before, frames.cut = frames.cut, functions["cut"]
+        try:
+            lane.attach(ours)
+            lane.open()
+            lane.reader._gate.unwatch()
+            for event, header, payload, said in drawn:
+                if event == "ack":
+                    lane.ack(b"r", 5.0)
+                elif event == "post":
+                    lane.post(b"PING\r\n", 5.0)
+                elif event == "watch":
+                    lane.reader._gate.watch()
+                theirs.sendall(said)
+                answer = outcome(
+                    connection.exchange, b"a.b", header, payload, Deadline.after(ASK_TIME)
+                )
+                log.append(
+                    (answer, outcome(theirs.recv, 1 << 20), lane.bytes_in, lane.outbox.bytes_out)
+                )
+                log.append((lane.strays, list(lane._control), list(box.frames), str(lane.fault)))
+                log.append((router.pending(), lane.outbox.last_request, lane.reader._requests))
+                if lane.fault is not None:
+                    break
+        finally:
+            frames.cut = before
+            lane.reader._gate.close()
+            ours.close()
+            theirs.close()
+        return log
+
+
 CASES: Final[list[tuple[str, Case, int]]] = [
     ("cut", Cut(), 30),
     ("feed", Feed(), 15),
@@ -1052,6 +1176,8 @@ CASES: Final[list[tuple[str, Case, int]]] = [
     ("acks", Acks(), 7),
     ("ended", Ended(), 3),
     ("origins", Origins(), 2),
+    ("asked", Asked(), 2),
+    ("frozen", Frozen(), 1),
 ]
 """Each case with its name and how many of a hundred streams it gets."""
 

@@ -12,7 +12,8 @@ import pytest
 
 # The modules whose functions have compiled twins. Importing them fills `TWINS`.
 for _name in (
-    "_proto.page_runs", "consume.target", "publish.stage", "publish.flight", "values.stored",
+    "_io.shortcut", "_proto.page_runs", "consume.target", "publish.stage", "publish.flight",
+    "values.stored",
 ):  # fmt: skip
     importlib.import_module(f"jetsync.{_name}")
 
