@@ -3058,6 +3058,7 @@ static const char *const part_names[BOUND - NAMES] = {
 typedef struct {
     PyObject *parts, *request, *address, *gate;
     int fd, wake_fd;
+    int leads; /* Whether this thread has the read lock. */
 } Asking;
 
 static PyObject *
@@ -3234,13 +3235,17 @@ send_block(const Asking *asking, PyObject *block)
 }
 
 /*
- * Send the request if nothing else uses the connection. Return whether it was sent, with the read
- * lock held; -1 with an error, and without the lock.
+ * Send the request if nothing else uses the connection. Return whether it was sent; -1 with an error.
+ * The caller releases the read lock if `leads` is set.
  */
 static int
-send_alone(const Asking *asking, PyObject *block)
+send_alone(Asking *asking, PyObject *block)
 {
-    int sent = call(asking, OWNS_WRITE, NULL, NULL); /* By a call that a finalizer interrupts. */
+    int sent;
+    if (PySet_Size(part(asking, REQUESTS)) != 0) {
+        return 0; /* Many threads share the connection, and would wait for the locks. */
+    }
+    sent = call(asking, OWNS_WRITE, NULL, NULL); /* By a call that a finalizer interrupts. */
     if (sent != 0) {
         return sent < 0 ? -1 : 0;
     }
@@ -3251,22 +3256,19 @@ send_alone(const Asking *asking, PyObject *block)
         return sent;
     }
     sent = call(asking, TAKE_READ, Py_False, NULL);
+    asking->leads = sent > 0;
     if (sent > 0) {
         sent = is_unused(asking);
-        if (sent > 0) {
-            Py_INCREF(Py_True);
-            if (set(asking, asking->gate, LED, Py_True) < 0 ||
-                PySet_Add(part(asking, REQUESTS), asking->request) < 0) {
-                sent = -1;
-            }
-            else {
-                sent = send_block(asking, block);
-            }
-        }
-        if (sent <= 0) {
-            (void)PySet_Discard(part(asking, REQUESTS), asking->request);
-            (void)call(asking, LEAVE_READ, NULL, NULL);
-        }
+    }
+    if (sent > 0) {
+        Py_INCREF(Py_True);
+        sent = set(asking, asking->gate, LED, Py_True) < 0 ? -1 : 1;
+    }
+    if (sent > 0) {
+        sent = PySet_Add(part(asking, REQUESTS), asking->request) < 0 ? -1 : 1;
+    }
+    if (sent > 0) {
+        sent = send_block(asking, block);
     }
     (void)call(asking, LEAVE_WRITE, NULL, NULL);
     return sent;
@@ -3378,8 +3380,9 @@ give_answer(const Asking *asking, PyObject *block, PyObject *payload)
 }
 
 /*
- * Let other threads read, as the end of `Reader._wait`; the read lock is not held any more. Return -1
- * with an error, and with the first one if there were several.
+ * Let other threads read, as the end of `Reader._wait`; also if nothing was sent, because a thread
+ * that began to wait meanwhile found the read lock taken. It is not held any more. Return -1 with an
+ * error, and with the first one if there were several.
  */
 static int
 stop_asking(const Asking *asking, int failed)
@@ -3405,7 +3408,7 @@ stop_asking(const Asking *asking, int failed)
 static PyObject *
 ask(PyObject *parts, PyObject *const *args, Py_ssize_t count)
 {
-    Asking asking = {parts, NULL, NULL, NULL, -1, -1};
+    Asking asking = {parts, NULL, NULL, NULL, -1, -1, 0};
     PyObject *block = NULL, *payload = NULL;
     int step;
     if (check_count("ask", count, 3) < 0) {
@@ -3419,14 +3422,16 @@ ask(PyObject *parts, PyObject *const *args, Py_ssize_t count)
     }
     if (step > 0) {
         step = send_alone(&asking, args[1]);
+    }
+    if (step > 0) {
+        step = take_answer(&asking, &block, &payload);
+    }
+    if (asking.leads) {
+        (void)call(&asking, LEAVE_READ, NULL, NULL);
         if (step > 0) {
-            step = take_answer(&asking, &block, &payload);
-            (void)call(&asking, LEAVE_READ, NULL, NULL);
-            if (step > 0) {
-                step = give_answer(&asking, block, payload);
-            }
-            step = stop_asking(&asking, step);
+            step = give_answer(&asking, block, payload);
         }
+        step = stop_asking(&asking, step);
     }
     Py_XDECREF(block);
     Py_XDECREF(payload);

@@ -299,6 +299,14 @@ class TestOthers:
         assert answered[0].get()
         assert box.drain()[0][3] == b"6"
 
+    def test_a_thread_that_finds_the_lock_taken(self, asking, rig):
+        """If the call does nothing, a thread that wanted to read at that moment is not forgotten."""
+        asking.lane.outbox.acks.append(b"r")
+        # As a thread that could not take the read lock, which the call holds during its checks.
+        asking.lane.reader._followers.add(Mailbox())
+        assert not asking.ask(asking.request())
+        assert rig.is_watched
+
     def test_the_loop_reads_again(self, asking, rig):
         """If no thread reads any more after the call, the loop does."""
         box = Mailbox()

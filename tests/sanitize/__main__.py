@@ -23,13 +23,14 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 
 UNIT = [
-    "base/test_speedups_arguments.py", "fuzz", "proto/test_ack_runs.py", "proto/test_frames.py",
-    "proto/test_page_runs.py", "proto/test_pipeline.py", "publish/test_encode.py",
-    "publish/test_publisher.py", "publish/test_stage.py", "values/test_message.py",
-    "values/test_page_columns.py", "values/test_stored.py",
+    "base/test_makers.py", "base/test_speedups_arguments.py", "fuzz", "io/test_shortcut.py",
+    "proto/test_ack_runs.py", "proto/test_frames.py", "proto/test_page_runs.py",
+    "proto/test_pipeline.py", "publish/test_encode.py", "publish/test_publisher.py",
+    "publish/test_stage.py", "values/test_message.py", "values/test_page_columns.py",
+    "values/test_stored.py",
 ]  # fmt: skip
 LIVE = [
-    "live/consume/test_fetch.py", "live/consume/test_consumption.py",
+    "live/consume/test_fetch.py", "live/consume/test_consumption.py", "live/publish/test_one.py",
     "live/publish/test_many.py", "live/publish/test_publisher.py", "live/read/test_pages.py",
 ]  # fmt: skip
 PARTS = ("hostile", "reconnects")
