@@ -1,11 +1,11 @@
 /*
- * The read path, the encoding and the acks of plain messages, and the Arrow columns of pages,
- * compiled. Optional.
+ * The read path, the encoding and the acks of plain messages, single requests, and the Arrow columns
+ * of pages, compiled. Optional.
  *
  * Each function has a twin in Python, which is the reference: the same arguments, results and
  * errors. `jetsync/_base/speedups.py` chooses between them. The tests run both.
  *
- * Rules of this file:
+ * Rules of this file, of which `ask` keeps only the second and the third (see there):
  *
  * - No state but the base classes and that of a Stage, no threads, no waits, no locks but
  *   HOLD_FIELDS. The only callbacks are comparisons of keys in dictionaries, `push` and `express` of
@@ -3020,6 +3020,18 @@ end_acks(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 #if defined(__linux__)
 
 /*
+ * A request holds the write lock, then also the read lock, then only the read lock. Both are tried and
+ * not waited for. While it holds one, it runs no code in Python, except `_queue` if the socket is
+ * full. So no signal handler and no finalizer finds them held, unless Python 3.11 or an earlier one
+ * collects garbage in the call that takes the read lock. A finalizer that writes then raises, as in
+ * any other write. `_stop_waiting` is called at the end, without a lock.
+ *
+ * The GIL is released for the system calls. Until then, nothing but this thread changes what
+ * `is_unused` has checked; without the GIL, the two locks protect it, or the change is one that may
+ * also come a moment later.
+ */
+
+/*
  * What a request needs: the arguments of `asker`, what `bound_parts` finds in them, and the names of
  * the attributes that a request reads or sets.
  */
@@ -3050,6 +3062,9 @@ static const char *const part_names[BOUND - NAMES] = {
 
 /* Milliseconds that a request waits here. After that it waits in Python, where Ctrl-C is seen. */
 #define ASK_WAIT 10
+
+/* Bytes of a request, at most. A larger one may not fit into the socket at once. */
+#define ASK_MOST 65536
 
 /* Bytes that may have arrived when the answer is taken. Python takes more. */
 #define ASK_ROOM 8192
@@ -3208,14 +3223,10 @@ queue_rest(const Asking *asking, Span rest)
 
 /* Send the request, and return whether it was sent; -1 with an error. Both locks are held. */
 static int
-send_block(const Asking *asking, PyObject *block)
+send_block(const Asking *asking, Span frame)
 {
     PyObject *outbox = part(asking, OUTBOX);
-    Span frame;
     Py_ssize_t sent;
-    if (as_span(block, &frame) < 0) {
-        return -1;
-    }
     Py_BEGIN_ALLOW_THREADS
     sent = send(asking->fd, frame.at, (size_t)frame.size, MSG_DONTWAIT | MSG_NOSIGNAL);
     Py_END_ALLOW_THREADS
@@ -3241,9 +3252,13 @@ send_block(const Asking *asking, PyObject *block)
 static int
 send_alone(Asking *asking, PyObject *block)
 {
+    Span frame;
     int sent;
-    if (PySet_Size(part(asking, REQUESTS)) != 0) {
-        return 0; /* Many threads share the connection, and would wait for the locks. */
+    if (as_span(block, &frame) < 0) {
+        return -1;
+    }
+    if (frame.size > ASK_MOST || PySet_Size(part(asking, REQUESTS)) != 0) {
+        return 0; /* Looked at first, because other threads may want the locks. */
     }
     sent = call(asking, OWNS_WRITE, NULL, NULL); /* By a call that a finalizer interrupts. */
     if (sent != 0) {
@@ -3268,7 +3283,7 @@ send_alone(Asking *asking, PyObject *block)
         sent = PySet_Add(part(asking, REQUESTS), asking->request) < 0 ? -1 : 1;
     }
     if (sent > 0) {
-        sent = send_block(asking, block);
+        sent = send_block(asking, frame);
     }
     (void)call(asking, LEAVE_WRITE, NULL, NULL);
     return sent;

@@ -173,6 +173,13 @@ class TestLeftToPython:
             assert asking.lane.outbox.writes_here()
         assert rig.nothing_more()
 
+    def test_a_large_request(self, asking, rig):
+        """A request that may not fit into the socket at once is left to Python."""
+        asked = asking.request()
+        asking.call(asked, frames.pub(b"a", asked.address, b"x" * 65_536), soon())
+        assert not asked.epoch
+        assert rig.nothing_more()
+
     def test_a_deadline_that_is_near(self, asking, rig):
         """A request whose time may be over before the wait of the call is left to Python."""
         assert not asking.ask(asking.request(), soon(0.009))
@@ -215,7 +222,7 @@ class TestLeftToPython:
         idle.connect(buffer=4096)
         asking = Asking(idle)
         asked = asking.request()
-        block = frames.pub(b"a", asked.address, b"x" * 1_000_000)
+        block = frames.pub(b"a", asked.address, b"x" * 60_000)
         asking.call(asked, block, soon())
         assert asked.epoch
         assert idle.receive(len(block)) == block
