@@ -38,6 +38,7 @@
 #include <string.h>
 #if defined(__linux__)
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
 #endif
@@ -3039,7 +3040,7 @@ enum {
     LANE, OUTBOX, READER, ROUTER, SID, OPEN, GIVEN,
     WAITERS = GIVEN, REQUESTS, FOLLOWERS, STOP_WAITING, ACKS, COLLECTED, TICK, QUEUE,
     OWNS_WRITE, TAKE_WRITE, LEAVE_WRITE, TAKE_READ, LEAVE_READ, NAMES,
-    ADDRESS = NAMES, AT, BYTES_IN, BYTES_OUT, DUE, EPOCH, FAULT, FDS, GATE, LAST_REQUEST, LED, OVER,
+    ADDRESS = NAMES, AT, BYTES_IN, BYTES_OUT, CLOSED, DUE, EPOCH, FAULT, FDS, GATE, LAST_REQUEST, LED, OVER,
     PARTS_SIZE, READY, REFUSAL, ANSWER, SIZE, SOCK, SPLITTER, STATE, WATCHED, BOUND
 };
 
@@ -3055,7 +3056,7 @@ static const struct {
 };
 
 static const char *const part_names[BOUND - NAMES] = {
-    "address", "at", "bytes_in", "bytes_out", "due", "epoch", "fault", "fds", "_gate",
+    "address", "at", "bytes_in", "bytes_out", "closed", "due", "epoch", "fault", "fds", "_gate",
     "last_request", "led", "over", "_parts_size", "ready", "refusal", "reply", "size", "sock",
     "splitter", "state", "watched",
 };
@@ -3072,7 +3073,7 @@ static const char *const part_names[BOUND - NAMES] = {
 /* A request, and the connection that carries it. */
 typedef struct {
     PyObject *parts, *request, *address, *gate;
-    int fd, wake_fd;
+    int fd, wake_fd, epoll_fd;
     int leads; /* Whether this thread has the read lock. */
 } Asking;
 
@@ -3153,7 +3154,7 @@ find_connection(Asking *asking)
         Py_XDECREF(fds);
         return fds == NULL ? -1 : 0;
     }
-    found = PyArg_ParseTuple(fds, "ii", &asking->fd, &asking->wake_fd);
+    found = PyArg_ParseTuple(fds, "iii", &asking->fd, &asking->wake_fd, &asking->epoll_fd);
     Py_DECREF(fds);
     return found ? 1 : -1;
 }
@@ -3394,10 +3395,22 @@ give_answer(const Asking *asking, PyObject *block, PyObject *payload)
     return set(asking, asking->request, READY, Py_True);
 }
 
+/* Have the loop read, as `ReadGate.watch`. The read lock is held. */
+static void
+watch(const Asking *asking)
+{
+    struct epoll_event event = {EPOLLIN, {.fd = asking->fd}};
+    if (is(asking, asking->gate, CLOSED, Py_False) == 1 &&
+        epoll_ctl(asking->epoll_fd, EPOLL_CTL_MOD, asking->fd, &event) == 0) {
+        Py_INCREF(Py_True);
+        (void)set(asking, asking->gate, WATCHED, Py_True);
+    }
+}
+
 /*
- * Let other threads read, as the end of `Reader._wait`; also if nothing was sent, because a thread
- * that began to wait meanwhile found the read lock taken. It is not held any more. Return -1 with an
- * error, and with the first one if there were several.
+ * Let other threads read, as `Reader._stop_waiting`; also if nothing was sent, because a thread that
+ * began to wait meanwhile found the read lock taken. It is not held any more. Return -1 with an error,
+ * and with the first one if there were several.
  */
 static int
 stop_asking(const Asking *asking, int failed)
@@ -3405,11 +3418,16 @@ stop_asking(const Asking *asking, int failed)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     (void)PySet_Discard(part(asking, REQUESTS), asking->request);
-    if (PySet_Size(part(asking, FOLLOWERS)) != 0 ||
-        is(asking, part(asking, TICK), DUE, Py_True) != 1 ||
+    /* Before any code in Python, because a signal handler may wait for another thread that waits. If
+     * the lock is taken, that thread does this when it stops. */
+    if (PySet_Size(part(asking, FOLLOWERS)) != 0 && call(asking, TAKE_READ, Py_False, NULL) == 1) {
+        watch(asking);
+        (void)call(asking, LEAVE_READ, NULL, NULL);
+    }
+    if (is(asking, part(asking, TICK), DUE, Py_True) != 1 ||
         is(asking, asking->gate, OVER, Py_False) != 1) {
         if (call(asking, STOP_WAITING, asking->request, asking->gate) < 0) {
-            /* Ctrl-C struck in between, and the other threads would wait for ever. */
+            /* Ctrl-C struck in between, and the loop would not read again. */
             failed = call(asking, STOP_WAITING, asking->request, asking->gate);
         }
     }
@@ -3423,7 +3441,7 @@ stop_asking(const Asking *asking, int failed)
 static PyObject *
 ask(PyObject *parts, PyObject *const *args, Py_ssize_t count)
 {
-    Asking asking = {parts, NULL, NULL, NULL, -1, -1, 0};
+    Asking asking = {parts, NULL, NULL, NULL, -1, -1, -1, 0};
     PyObject *block = NULL, *payload = NULL;
     int step;
     if (check_count("ask", count, 3) < 0) {

@@ -112,9 +112,12 @@ class ReadGate:
             self._loop_fd = self._epoll.fileno()
             # What the reading thread waits with.
             self.poller = Poller(sock)
-        # What `asker` waits for; None if only Python can read the socket.
+        # What `asker` uses: the descriptors that the poller waits for, and that of the epoll.
+        # None if only Python can read the socket.
         is_plain = self.can_lead and type(sock) is socket.socket
-        self.fds: tuple[int, int] | None = self.poller.fds if is_plain else None
+        self.fds: tuple[int, int, int] | None = (
+            (*self.poller.fds, self._loop_fd) if is_plain else None
+        )
         loop.add_reader(self._loop_fd, on_readable)
 
     def unwatch(self) -> None:
