@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "get": "Show one message of a stream.",
     "kv": "Create, list, read, change and watch key-value buckets.",
     "object": "Put, get, list, remove and watch objects in object stores.",
+    "permissions": "Print the permissions that a program needs.",
     "plugins": "List the installed plugins and their hooks.",
     "pub": "Publish messages, and print where they are stored.",
     "query": "Answer SQL over streams and key-value buckets.",

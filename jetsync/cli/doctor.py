@@ -29,6 +29,7 @@ from jetsync.cli._output import (
     WARNING,
     Styled,
     attributes,
+    duration,
     json_option,
     limit,
     print_json,
@@ -55,6 +56,9 @@ _PINGS: Final = 5
 _STALL: Final = 1.0
 
 _SYSTEM_ACCOUNT: Final = "this user belongs to the system account, which has no JetStream"
+
+# An acknowledgement says nothing about the disk, so users should know where to look.
+_UNKNOWN_SYNC: Final = "not shown to this user; run doctor as a user of the system account"
 
 
 Servers = tuple[tuple[jetsync.Varz, jetsync.Healthz | None], ...]
@@ -160,8 +164,10 @@ def doctor(
     names does not work.
 
     In a cluster, the report is about the server that answered. Others may run another version. If
-    the user belongs to the system account, the report lists all servers with their health. That
-    account has no JetStream, so the exit status then depends on the health of the servers instead.
+    the user belongs to the system account, the report lists all servers with their health, and
+    whether the disk has a message before it is acknowledged (`disk sync`: `always`, or how often
+    the server writes to the disk). That account has no JetStream, so the exit status then depends
+    on the health of the servers instead.
     """
     if url is not None:
         options = options.evolve(servers=url)
@@ -286,6 +292,13 @@ def _health(health: jetsync.Healthz | None) -> str:
     return "ok" if health.ok else health.error or health.status
 
 
+def _sync(varz: jetsync.Varz) -> str:
+    """Return when the disk of a server has a message; empty without JetStream."""
+    if varz.sync_always:
+        return "always"
+    return "" if varz.sync_interval is None else f"every {duration(varz.sync_interval)}"
+
+
 def _server_as_json(varz: jetsync.Varz, health: jetsync.Healthz | None) -> dict[str, Any]:
     return {
         "name": varz.server.name,
@@ -295,6 +308,8 @@ def _server_as_json(varz: jetsync.Varz, health: jetsync.Healthz | None) -> dict[
         "jetstream": varz.server.jetstream,
         "healthy": health is not None and health.ok,
         "health": _health(health),
+        "sync_always": varz.sync_always,
+        "sync_interval": varz.sync_interval,
         "uptime": varz.uptime,
         "connections": varz.connections,
         "memory": varz.mem,
@@ -322,7 +337,7 @@ def show(report: Report) -> None:
     if account is not None:
         say()
         limits = account.limits
-        print_pairs([("domain", account.domain)])
+        print_pairs([("domain", account.domain), ("disk sync", _UNKNOWN_SYNC)])
         print_table(
             ("account", "used", "limit"),
             [
@@ -336,13 +351,17 @@ def show(report: Report) -> None:
     if report.servers:
         say()
         print_table(
-            ("servers", "version", "cluster", "health", "uptime", "connections", "memory", "load"),
+            (
+                *("servers", "version", "cluster", "health", "disk sync", "uptime"),
+                *("connections", "memory", "load"),
+            ),
             (
                 (
                     varz.server.name,
                     varz.server.ver,
                     varz.server.cluster or "",
                     Styled(_health(health), GOOD if health is not None and health.ok else ERROR),
+                    _sync(varz),
                     varz.uptime,
                     f"{varz.connections:,}",
                     size(varz.mem),

@@ -8,6 +8,7 @@ all others. Durations that servers send as text, such as ``1h2m``, stay text.
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import attrs
 
@@ -128,6 +129,30 @@ class Varz(ServerReport):
 
     system_account: str | None = None
     """The system account."""
+
+    @property
+    def sync_always(self) -> bool | None:
+        """
+        Whether the disk has each message before the server acknowledges it, because its
+        configuration has ``sync_interval: always``; None without JetStream.
+        """
+        config = self._store()
+        return None if config is None else config.get("sync_always") is True
+
+    @property
+    def sync_interval(self) -> float | None:
+        """
+        Seconds after which the disk has a message at the latest, unless :attr:`sync_always`; None
+        without JetStream.
+        """
+        interval = (self._store() or {}).get("sync_interval")
+        return interval / 1e9 if isinstance(interval, int) else None
+
+    def _store(self) -> dict[str, Any] | None:
+        """Return the configuration of JetStream on the server; None if there is none."""
+        jetstream = self.extra.get("jetstream")
+        config = jetstream.get("config") if isinstance(jetstream, dict) else None
+        return config if isinstance(config, dict) else None
 
 
 @attrs.frozen(kw_only=True)

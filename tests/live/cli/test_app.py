@@ -744,7 +744,9 @@ class TestDoctor:
             other = json.loads(checked(run("doctor", cluster.url, "--json")))
             failed = run("doctor", cluster.url, "--require", "pause", *login)
 
-        assert re.findall(rf"^(c-\d) +{cluster.version} +c +ok ", output, re.MULTILINE) == [
+        # The disk has a message after two minutes at the latest.
+        servers = rf"^(c-\d) +{cluster.version} +c +ok +every 2m "
+        assert re.findall(servers, output, re.MULTILINE) == [
             "c-0",
             "c-1",
             "c-2",
@@ -753,6 +755,8 @@ class TestDoctor:
         assert (report["ok"], report["problems"]) == (True, [])
         assert [each["name"] for each in report["servers"]] == ["c-0", "c-1", "c-2"]
         assert {each["healthy"] for each in report["servers"]} == {True}
+        syncs = {(each["sync_always"], each["sync_interval"]) for each in report["servers"]}
+        assert syncs == {(False, 120.0)}
         assert "servers" not in other
         assert failed.exit_code == 1
 
