@@ -401,11 +401,6 @@ _ROLES: Final = (
             _publish(
                 "{api}.CONSUMER.CREATE.{stream}.{consumer}", "create it", option="consumer create"
             ),
-            _publish(
-                "{api}.CONSUMER.CREATE.{stream}.{consumer}.{filter}",
-                "create it with this filter",
-                option="consumer filter",
-            ),
             _ANSWERS,
         ),
         (
@@ -417,8 +412,8 @@ _ROLES: Final = (
                 "servers before 2.11 and from streams without `allow_direct`.",
             ),
             Option("consumer", "Also read through this durable consumer.", "NAME"),
-            Option("create", "Also create the durable consumer, if it has no filter."),
-            Option("filter", "Also create consumers with this one filter.", "SUBJECT"),
+            Option("create", "Also create the durable consumer."),
+            Option("filter", "With `--wait`, only consumers with this one filter.", "SUBJECT"),
             _DELETE,
         ),
     ),

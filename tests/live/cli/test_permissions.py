@@ -4,6 +4,7 @@ Programs for the roles of `jetsync permissions`, each with exactly the permissio
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 import jetsync
 from helpers.role_programs import PROGRAMS, Use
 from helpers.thorough import thorough_except
+from helpers.waiting import eventually
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._roles import ROLES
 from jetsync.devserver import DevServer
@@ -27,6 +29,17 @@ OPERATIONS = ("publish", "subscribe")
 
 # What a program tries and can do without, so that its role does not allow it.
 DOES_WITHOUT = (".CONSUMER.DELETE.", ".STREAM.NAMES")
+
+
+ADMIN = {"user": "admin", "password": "x"}
+
+# How an account uses the buckets and the work of another one.
+IMPORTED = {
+    "$JS.ACK.>": "$JS.ACK.>",
+    "$KV.>": "hub.api.$KV.>",
+    "$O.>": "$O.>",
+}
+EXPORTED = ("$JS.API.>", *IMPORTED)
 
 
 class Refusals:
@@ -194,7 +207,7 @@ class TestPrograms:
             pytest.skip("this server cannot do it")
         _, subject = lines_of(PROGRAMS[title].arguments)[number]
         refused, error = server.use(title, number)
-        dropped = subject.replace("NAME", name_of(title, number))
+        _, dropped = lines_of(arguments_of(title, number))[number]
         is_needed = error is not None or any(overlap(each, dropped) for each in refused)
         if subject.startswith(("$JS.ACK.", "$JS.FC.")):
             assert is_needed is (server.newer_acks is subject.startswith(("$JS.ACK.*", "$JS.FC.*")))
@@ -215,3 +228,115 @@ class TestPrograms:
         assert shown == {
             name: {option.name for option in role.options} for name, role in ROLES.items()
         }
+
+
+class TestElsewhere:
+    """
+    A user who reaches JetStream in another domain or account.
+    """
+
+    TITLES = ("worker", "kv-reader --watch", "kv-writer", "object-writer", "direct-reader")
+
+    def use(self, url, admin, **context):
+        """
+        Run the programs.
+        """
+        for number, title in enumerate(self.TITLES):
+            program, name = PROGRAMS[title], f"E{number}"
+            program.prepare(admin, name)
+            refusals = Refusals()
+            login = {"user": name, "password": "x", "plugins": [refusals]}
+            with jetsync.connect(url, **login) as client:
+                program.run(Use(client.jetstream(**context), name, admin))
+                client.flush()
+            refused = [each for each in refusals.subjects if ".CONSUMER.DELETE." not in each]
+            assert (title, refused) == (title, [])
+
+    def users(self, *options):
+        """
+        Return the users of these programs.
+        """
+        for number, title in enumerate(self.TITLES):
+            name = f"E{number}"
+            words = PROGRAMS[title].arguments.replace("NAME", name)
+            permissions = block_of(" ".join([words, *options]))
+            yield {"user": name, "password": "x", "permissions": permissions}
+
+    @pytest.mark.parametrize("newer_acks", [False, True])
+    def test_a_domain(self, newer_acks):
+        """
+        The user of a leaf node reaches the domain of the hub.
+        """
+        flags = {"feature_flags": {"js_ack_fc_v2": True}} if newer_acks else {}
+        hub_config = {"jetstream": {"domain": "hub"}, "leafnodes": {"port": -1}, **flags}
+        with DevServer(config=hub_config) as hub:
+            remote = f"nats-leaf://127.0.0.1:{hub.ports()['leafnodes']}"
+            config = {
+                "jetstream": {"domain": "leaf"},
+                "leafnodes": {"remotes": [{"urls": [remote]}]},
+                "authorization": {
+                    "timeout": 30,
+                    "users": [ADMIN, *self.users("--domain", "hub")],
+                },
+            }
+            with DevServer(config=config) as leaf, jetsync.connect(hub.url) as client:
+                with jetsync.connect(leaf.url, user="admin", password="x") as other:
+                    eventually(lambda: reaches(other.jetstream(domain="hub")), 20)
+                self.use(leaf.url, client.jetstream(), domain="hub")
+
+    def test_another_account(self):
+        """
+        The user of an account that imports the JetStream of another one.
+        """
+        api = {"account": "HUB", "subject": "$JS.API.>"}
+        config = {
+            "accounts": {
+                "HUB": {
+                    "jetstream": "enabled",
+                    "users": [ADMIN],
+                    "exports": [{"service": each, "response_type": "stream"} for each in EXPORTED],
+                },
+                "SHOP": {
+                    "users": [*self.users("--prefix", "hub.api")],
+                    "imports": [
+                        {"service": api, "to": "hub.api.>"},
+                        *(
+                            {"service": {"account": "HUB", "subject": each}, "to": to}
+                            for each, to in IMPORTED.items()
+                        ),
+                    ],
+                },
+            }
+        }
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, user="admin", password="x") as admin,
+        ):
+            self.use(server.url, admin.jetstream(), prefix="hub.api")
+
+    def test_a_server_of_the_domain(self):
+        """
+        On a server of the domain, the subjects without the domain are needed.
+        """
+        config = {
+            "jetstream": {"domain": "hub"},
+            "authorization": {
+                "timeout": 30,
+                "users": [ADMIN, *self.users()],
+            },
+        }
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, user="admin", password="x") as admin,
+        ):
+            self.use(server.url, admin.jetstream(), domain="hub")
+
+
+def reaches(js):
+    """
+    Return whether JetStream answers.
+    """
+    with contextlib.suppress(jetsync.JetSyncError):
+        js.account_info(timeout=1)
+        return True
+    return False
