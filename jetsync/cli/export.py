@@ -15,8 +15,8 @@ from jetsync._base.deadline import Deadline
 from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import say, warn
 from jetsync.cli._prometheus import families, library
+from jetsync.cli._signals import sigterm_interrupts
 from jetsync.cli._units import age_option
-from jetsync.cli.server import sigterm_interrupts
 from jetsync.errors import JetSyncError
 from jetsync.monitoring import Monitor, Reading, samples
 from jetsync.monitoring.monitor import LOOKUPS, Names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jetsync._proto.kv import DEFAULT_API, check_bucket
+from jetsync._proto.keys import DEFAULT_API, check_bucket
 from jetsync.cli._output import print_json, say
 from jetsync.cli._roles import ROLES, permissions_of
 from jetsync.cli._suggestions import SuggestingGroup
