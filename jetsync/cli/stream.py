@@ -116,7 +116,9 @@ def _print_streams(infos: Iterable[jetsync.StreamInfo], *, as_json: bool, nothin
     type=click.Choice(["limits", "interest", "workqueue"]),
     help="Only streams with this retention.",
 )
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Only such streams.")
+@click.option(
+    "--storage", type=click.Choice(["file", "memory"]), help="Only streams with this storage."
+)
 @click.option("--mirrors", is_flag=True, help="Only streams that copy another one.")
 @click.option("--invert", is_flag=True, help="The streams that do not match.")
 @click.option("--names", is_flag=True, help="Print only the names.")
