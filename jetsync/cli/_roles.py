@@ -343,7 +343,7 @@ _ROLES: Final = (
         (
             _KEY,
             Option("create", "Also `create` keys that were deleted before."),
-            Option("atomic", "Also transactions, of a bucket with `atomic=True`."),
+            Option("atomic", "Also events about dropped transactions, if the program has plugins."),
         ),
     ),
     Role(
@@ -428,10 +428,6 @@ _ROLES: Final = (
             *(
                 _publish("{api}.STREAM.NAMES", "find the stream of a subject", option=mode)
                 for mode in ("fast", "atomic", "ledger")
-            ),
-            *(
-                _subscribe(_ADVISORIES, "learn that a batch was dropped", option=mode)
-                for mode in ("atomic", "ledger")
             ),
             _publish("{ledger}.>", "write the ledger", option="ledger"),
             _publish("{api}.STREAM.MSG.GET.{stream}", "read the ledger", option="ledger"),

@@ -148,6 +148,8 @@ def publish_batch(use):
     Publish an atomic batch.
     """
     assert use.js.publish_batch([(f"{use.name}.eu", b"4"), (f"{use.name}.us", b"5")]).sequence == 5
+    with use.js.atomic_batch() as batch:
+        batch.add(f"{use.name}.eu", b"6")
 
 
 def publish_fast(use):
