@@ -395,8 +395,11 @@ class _Restore:
         self._epoch: int | None = None
         self._in_flight: deque[tuple[Request, int]] = deque()
         self._flying = self._done = 0
-        # When the server made the stream. It tells the stream from another one of the name.
-        self._created: str | None = None
+        # When the server made the stream, or None if it had not, after the first data. It tells the
+        # stream from another one of the name. Empty before, or if the user may not ask for it.
+        self._seen: tuple[str | None, ...] = ()
+        # The server's answer, if it has refused the data.
+        self._refusal: errors.ApiError | None = None
         # Whether the end was sent, after all data.
         self._has_ended = False
 
@@ -413,7 +416,7 @@ class _Restore:
             )
             if not (self._target or is_unknown):
                 raise
-            outcome = self._undo(error)
+            outcome = self._undo()
             if isinstance(error, errors.JetSyncError):
                 raise errors.RestoreError(
                     self._name, str(error), outcome=outcome, done=self._done
@@ -476,13 +479,14 @@ class _Restore:
         if self._done - size < MADE <= self._done:
             # The user may not have the permission.
             with contextlib.suppress(errors.JetSyncError):
-                self._created = self._look(Deadline.after(self._seconds))[0]
+                self._seen = (self._look(Deadline.after(self._seconds))[0],)
 
     def _read(self, data: bytes) -> dict[str, Any]:
         """Return an answer; raise if it is an error."""
         answer = decode_json(data)
         if "error" in answer:
-            raise from_api_error(answer["error"], self._name)
+            self._refusal = from_api_error(answer["error"], self._name)
+            raise self._refusal
         return answer
 
     def _finish(self) -> StreamInfo:
@@ -498,7 +502,7 @@ class _Restore:
 
     # After a failure
 
-    def _undo(self, error: BaseException) -> Literal["nothing", "part", "unknown"]:
+    def _undo(self) -> Literal["nothing", "part", "unknown"]:
         """
         Stop the restore, remove what it has made, and return what the server has then.
 
@@ -508,28 +512,29 @@ class _Restore:
         if not self._target:
             # In a cluster, the server may have made an empty stream.
             return "part"
-        is_answer = isinstance(error, errors.ApiError)
-        if self._has_ended and not is_answer:
+        if self._has_ended and self._refusal is None:
             return "unknown"
         deadline = Deadline.after(min(self._seconds, UNDO))
         try:
-            failure = error if is_answer else self._stop(deadline)
-            if isinstance(failure, errors.ApiError) and failure.err_code == NAME_IN_USE:
+            is_known = self._refusal is not None or self._stop(deadline)
+            if self._refusal is not None and self._refusal.err_code == NAME_IN_USE:
                 # Another client has made the stream meanwhile.
                 return "nothing"
-            return "nothing" if self._remove(failure is not None, deadline) else "part"
+            return "nothing" if self._remove(is_known, deadline) else "part"
         except errors.JetSyncError:
             return "part"
 
-    def _stop(self, deadline: Deadline) -> BaseException | None:
+    def _stop(self, deadline: Deadline) -> bool:
         """
-        Stop the restore, and return why it has failed; None if the server had ended it before.
+        Stop the restore, and return whether the server has not ended it before.
         """
         connection, lane = self._context.connection, self._context.lane
         try:
             if self._backup.format == "archive":
                 # The data is cut off here, so the server refuses it, and says if it was the name.
-                self._read(connection.exchange(self._target, None, b"", deadline)[3])
+                frame = connection.exchange(self._target, None, b"", deadline)
+                with contextlib.suppress(errors.ApiError):
+                    self._read(frame[3])
             else:
                 # A server before 2.12 would first build the stream from the data so far. So the
                 # first of these says whether the server still listens. A chunk without a reply
@@ -538,27 +543,29 @@ class _Restore:
                 lane.write(frames.pub(self._target, b"", b"\0"), deadline)
                 connection.flush(deadline)
         except errors.NoRespondersError:
-            return None
-        except errors.ApiError as error:
-            return error
-        return errors.JetSyncError("stopped")
+            return False
+        return True
 
     def _remove(self, is_known: bool, deadline: Deadline) -> bool:  # noqa: FBT001
         """
         Delete the stream if this restore has made it, and return whether nothing of it is left.
 
-        *is_known* says whether the restore has failed just now, so the name was not free before.
+        *is_known* says whether the server has ended the restore just now. A cluster reserves the
+        name until then.
         """
         created, cluster = self._look(deadline)
         context = self._context
         is_single = cluster is None and context.server.cluster is None and context.domain is None
-        if created is None and is_single:
-            return True
-        if not is_known and (created is None or created != self._created):
-            return False
-        if is_known and created is not None and is_single and self._backup.format == "tar":
-            # Of another client: a single server makes nothing of its own before the end.
-            return True
+        if created is None:
+            # A cluster may make an empty stream later.
+            if is_single or not is_known:
+                return is_single
+        elif self._backup.format == "tar":
+            # Servers make this stream last. So it is another one, or a cluster has made an empty
+            # one because it has ended the restore.
+            return is_known
+        elif created not in self._seen and not (is_known and not (is_single and self._seen)):
+            return is_known
         with contextlib.suppress(errors.StreamNotFoundError):
             _stream_admin.delete(context, self._name, deadline)
         return True
