@@ -441,8 +441,10 @@ class _Restore:
         session, in_flight = self._context.connection.session, self._in_flight
         size = min(CHUNK, self._context.server.max_payload)
         for chunk in _pieces(file, size):
-            while self._flying >= WINDOW:
-                self._settle()
+            if self._flying >= WINDOW:
+                # Half of them at once: each wait for a single answer costs as much as for many.
+                while self._flying > WINDOW // 2:
+                    self._settle()
             request = Request(session, self._target)
             in_flight.append((request, len(chunk)))
             self._flying += len(chunk)
