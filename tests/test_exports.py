@@ -155,9 +155,10 @@ def test_the_reference_has_each_public_name_once():
     `docs/check_reference.py` compares the members, after the documentation is built.
     """
     pages = "\n".join(page.read_text("utf-8") for page in REFERENCE.glob("*.md"))
-    blocks = re.findall(r"^```\{api\} jetsync\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL)
+    # The first table of a block has the names, and the others the members of one class each.
+    tables = re.findall(r"^<!-- names of jetsync -->\n\n(.*?)\n\n", pages, re.MULTILINE | re.DOTALL)
 
-    names = [name for block in blocks for name in block.split()]
+    names = [name for table in tables for name in re.findall(r"^\| `(\w+)`", table, re.MULTILINE)]
 
     assert set(EXPORTS) - set(names) == set()
     assert set(names) - set(EXPORTS) == set()

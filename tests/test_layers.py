@@ -126,7 +126,7 @@ pulling
 direct_last open_pulls push
 batch buffered direct fastingest object_names pins pipeline pull_size status
 ack_runs consumer_probe dead_letters frames keys late_answers many_answers ordered origin
-outcome page_runs puback pull_request server_pool watching
+outcome page_runs puback pull_request server_pool snapshot watching
 """,
     "values": """
 dead_letter
