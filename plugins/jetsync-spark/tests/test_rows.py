@@ -62,7 +62,7 @@ class TestValues:
         ("value", "said"),
         [
             (None, "the subject is null"),
-            ("elsewhere", r"S does not capture its subject .subject elsewhere.: add it"),
+            ("elsewhere", r"S does not capture its subject .subject elsewhere.: add the subject"),
             ("s.", "the subject is empty"),
             ("s.a b", "the subject has a space"),
             ("s.>", "the subject has a wildcard"),
