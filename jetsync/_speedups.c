@@ -3073,6 +3073,7 @@ static const char *const part_names[BOUND - NAMES] = {
 /* A request, and the connection that carries it. */
 typedef struct {
     PyObject *parts, *request, *address, *gate;
+    PyObject *epoch; /* Of the only connection that may carry the request, or None. */
     int fd, wake_fd, epoll_fd;
     int leads; /* Whether this thread has the read lock. */
 } Asking;
@@ -3174,7 +3175,7 @@ is_far(const Asking *asking, PyObject *deadline)
     return end > (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + 1e-3 * ASK_WAIT;
 }
 
-/* Return whether nothing else uses the connection; -1 with an error. Both locks are held. */
+/* Return whether nothing else uses the right connection; -1 with an error. Both locks are held. */
 static int
 is_unused(const Asking *asking)
 {
@@ -3202,6 +3203,11 @@ is_unused(const Asking *asking)
     for (i = 0; i < sizeof(lists) / sizeof(lists[0]) && unused > 0; i++) {
         Py_ssize_t size = PyObject_Size(part(asking, lists[i]));
         unused = size < 0 ? -1 : size == 0;
+    }
+    if (unused > 0 && asking->epoch != Py_None) {
+        PyObject *epoch = get(asking, part(asking, OUTBOX), EPOCH);
+        unused = epoch == NULL ? -1 : PyObject_RichCompareBool(epoch, asking->epoch, Py_EQ);
+        Py_XDECREF(epoch);
     }
     return unused;
 }
@@ -3441,13 +3447,14 @@ stop_asking(const Asking *asking, int failed)
 static PyObject *
 ask(PyObject *parts, PyObject *const *args, Py_ssize_t count)
 {
-    Asking asking = {parts, NULL, NULL, NULL, -1, -1, -1, 0};
+    Asking asking = {parts, NULL, NULL, NULL, NULL, -1, -1, -1, 0};
     PyObject *block = NULL, *payload = NULL;
     int step;
-    if (check_count("ask", count, 3) < 0) {
+    if (check_count("ask", count, 4) < 0) {
         return NULL;
     }
     asking.request = args[0];
+    asking.epoch = args[3];
     asking.address = get(&asking, args[0], ADDRESS);
     step = asking.address == NULL ? -1 : is_far(&asking, args[2]);
     if (step > 0) {

@@ -353,8 +353,8 @@ class Connection:
                     block = frames.pub(subject, request.address, payload)
                 if before:
                     block = b"".join((*before, block))
-                if any_epoch and session.ask is not None:
-                    session.ask(request, block, deadline)
+                if session.ask is not None:
+                    session.ask(request, block, deadline, epoch)
                 if not request.epoch:
                     request.send(block, deadline, epoch, may_delegate=True)
                 if late is None:

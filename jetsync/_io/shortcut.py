@@ -34,12 +34,13 @@ class Asked(Protocol):
 
 def shortcut(
     lane: Lane, router: ReplyRouter, sid: bytes
-) -> Callable[[Asked, bytes, Deadline], None] | None:
+) -> Callable[[Asked, bytes, Deadline, int | None], None] | None:
     """
     Return a function that may send a request and take its answer; None in Python.
 
-    It gets a request that is registered with *router*, its frame and the deadline. Afterwards, it
-    is sent if it has an epoch, and answered if it is ready. The caller does what is left.
+    It gets a request that is registered with *router*, its frame, the deadline, and the epoch of
+    the only connection that may carry it, or None. Afterwards, the request is sent if it has an
+    epoch, and answered if it is ready. The caller does what is left.
 
     The function sends the request unless another thread uses the connection or something waits to
     be sent. It takes the answer if that comes soon, and nothing else before. It is one step for
@@ -61,7 +62,7 @@ def asker(  # noqa: PLR0917 - as in C
     router: ReplyRouter,  # noqa: ARG001
     sid: bytes,  # noqa: ARG001
     opened: LaneState,  # noqa: ARG001
-) -> Callable[[Asked, bytes, Deadline], None] | None:
+) -> Callable[[Asked, bytes, Deadline, int | None], None] | None:
     """
     Return the function that :func:`shortcut` describes if there is one.
 

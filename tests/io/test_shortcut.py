@@ -56,9 +56,9 @@ class Asking:
         asked.address = self.router.register(asked)
         return asked
 
-    def ask(self, asked, deadline=None):
+    def ask(self, asked, deadline=None, *, epoch=None):
         """Make the call, and return whether it has sent the request."""
-        self.call(asked, self.frame(asked), deadline or soon())
+        self.call(asked, self.frame(asked), deadline or soon(), epoch)
         return bool(asked.epoch)
 
     def frame(self, asked):
@@ -170,6 +170,15 @@ class TestLeftToPython:
         assert rig.nothing_more()
         assert not rig.is_led
 
+    def test_another_connection(self, asking, rig):
+        """A request for one connection is sent on this one only."""
+        epoch = asking.lane.outbox.epoch
+        assert not asking.ask(asking.request(), epoch=epoch + 1)
+        assert rig.nothing_more()
+        asked = asking.request()
+        assert asking.ask(asked, epoch=epoch)
+        assert asked.epoch == epoch
+
     def test_an_interrupted_write(self, asking, rig):
         """A call that interrupts a write of its own thread does nothing, and keeps the lock."""
         with asking.lane.outbox.write_lock:
@@ -180,7 +189,7 @@ class TestLeftToPython:
     def test_a_large_request(self, asking, rig):
         """A request that may not fit into the socket at once is left to Python."""
         asked = asking.request()
-        asking.call(asked, frames.pub(b"a", asked.address, b"x" * 65_536), soon())
+        asking.call(asked, frames.pub(b"a", asked.address, b"x" * 65_536), soon(), None)
         assert not asked.epoch
         assert rig.nothing_more()
 
@@ -227,7 +236,7 @@ class TestLeftToPython:
         asking = Asking(idle)
         asked = asking.request()
         block = frames.pub(b"a", asked.address, b"x" * 60_000)
-        asking.call(asked, block, soon())
+        asking.call(asked, block, soon(), None)
         assert asked.epoch
         assert idle.receive(len(block)) == block
         idle.server.sendall(asking.answer(asked))
@@ -379,7 +388,7 @@ class TestOthers:
         # Another thread that waits.
         asking.lane.reader._followers.add(Mailbox())
         with pytest.raises(KeyboardInterrupt):
-            call(asked, asking.frame(asked), soon())
+            call(asked, asking.frame(asked), soon(), None)
         assert calls == [True, True]
 
 
@@ -389,12 +398,12 @@ def test_wrong_arguments(asking):
         COMPILED["asker"](None)
     with pytest.raises(AttributeError):
         COMPILED["asker"](*[None] * 6)
-    with pytest.raises(TypeError, match=r"ask\(\) takes 3 arguments"):
+    with pytest.raises(TypeError, match=r"ask\(\) takes 4 arguments"):
         asking.call()
     for wrong in [
-        (None, b"", soon()),
-        (asking.request(), "", soon()),
-        (asking.request(), b"", None),
+        (None, b"", soon(), None),
+        (asking.request(), "", soon(), None),
+        (asking.request(), b"", None, None),
     ]:
         with pytest.raises((TypeError, AttributeError)):
             asking.call(*wrong)
