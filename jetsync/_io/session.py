@@ -79,7 +79,7 @@ class Session:
         self.lane: Lane
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         # Sends a request and takes its answer if that is easy; None in Python.
-        self.ask: Callable[[Asked, bytes, Deadline], None] | None = None
+        self.ask: Callable[[Asked, bytes, Deadline, int | None], None] | None = None
         self.handles: OpenHandles = OpenHandles()
         self.state: ConnectionState = ConnectionState(options, plugins)
         # Whether this process is a forked child of the one that connected.

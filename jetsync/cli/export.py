@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import attrs
 import click
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import interrupt_safe_lock
 from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import say, warn
 from jetsync.cli._prometheus import families, library
@@ -159,7 +159,7 @@ class Source:
         self._make = make
         self._interval = interval
         # Scrapes at the same time share a reading.
-        self._lock = threading.Lock()
+        self._lock = interrupt_safe_lock()
         self._client: jetsync.Client | None = None
         self._monitor: Monitor | None = None
         self._reading: Reading | None = None

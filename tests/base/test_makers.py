@@ -14,7 +14,7 @@ import pytest
 
 from helpers.variants import VARIANTS, use_variant
 from jetsync._base import makers
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 
 VALUES = ("ORDERS", 5, True, "hub", 7, "batch", 3)
 

@@ -45,7 +45,7 @@ from jetsync.values import arrow
 from jetsync.values.frame import FrameRun
 from jetsync.values.headers import SharedHeaders
 from jetsync.values.message import Message, frame_of
-from jetsync.values.outbound import PubAck
+from jetsync.values.pub_acks import PubAck
 from jetsync.values.stored import StoredMessage, page_of
 
 if TYPE_CHECKING:
