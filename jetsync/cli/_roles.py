@@ -36,7 +36,7 @@ class Line:
     """The option that adds the line, or several options, which add it together."""
 
     unless: str | None = None
-    """The option that replaces the line."""
+    """The option that replaces the line, or several options, which replace it together."""
 
 
 @attrs.frozen
@@ -95,15 +95,19 @@ def permissions_of(role: Role, given: Mapping[str, Any]) -> list[Permission]:
             values[option.name] = values.get(option.name) or (option.default,)
     found: dict[tuple[str, str], Permission] = {}
     for line in role.lines:
-        if not all(values.get(name) for name in (line.option or "").split()):
+        if line.option is not None and not _are_given(line.option, given):
             continue
-        if line.unless is not None and given.get(line.unless):
+        if line.unless is not None and _are_given(line.unless, given):
             continue
         for subject in _subjects(line.subject, values):
             needed = Permission(line.operation, subject, line.why)
             # One permission may be needed for two reasons.
             found.setdefault((line.operation, subject), needed)
     return [*found.values()]
+
+
+def _are_given(options: str, given: Mapping[str, Any]) -> bool:
+    return all(given.get(name) for name in options.split())
 
 
 def _subjects(template: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -440,6 +444,52 @@ _ROLES: Final = (
             Option("fast", "Also `fastIngest`."),
             Option("atomic", "Also `mode=atomic`."),
             Option("ledger", "Also `mode=exactlyonce`, with this `ledgerSubject`.", "SUBJECT"),
+        ),
+    ),
+    Role(
+        "monitor",
+        "Read the figures of streams and consumers with `jetsync export`, `jetsync check` or a "
+        "`Monitor`.",
+        (),
+        (
+            _publish("{api}.INFO", "see the use and limits of the account", unless="no-account"),
+            _publish("{api}.STREAM.LIST", "list the streams", unless="stream"),
+            _publish("{api}.STREAM.INFO.{stream}", "look up a stream that is named"),
+            _publish(
+                "{api}.CONSUMER.LIST.{stream}",
+                "list the consumers of a stream",
+                unless="stream consumer",
+            ),
+            _publish("{api}.CONSUMER.INFO.{stream}.{consumer}", "look up a consumer that is named"),
+            _publish(
+                "{api}.DIRECT.GET.{stream}",
+                "see when the oldest message was stored",
+                unless="no-lookups",
+            ),
+            _publish(
+                "{api}.STREAM.MSG.GET.{stream}",
+                "see it in a stream without `allow_direct`",
+                unless="no-lookups",
+            ),
+            _ANSWERS,
+        ),
+        (
+            Option(
+                "stream",
+                "Only this stream. May be repeated up to 16 times. Without it, the user may list "
+                "all streams, which a name with * also needs.",
+                "NAME",
+                "*",
+            ),
+            Option(
+                "consumer", "With `--stream`, only this consumer. May be repeated.", "NAME", "*"
+            ),
+            Option("no-account", "Without the account, as `jetsync export --no-account`."),
+            Option(
+                "no-lookups",
+                "Without permission to read messages, as `jetsync export --lookups 0`. Some ages "
+                "are missing then.",
+            ),
         ),
     ),
     Role(

@@ -79,6 +79,32 @@ class TestBlock:
         assert len([each for each in lines if each.endswith(".us.*")]) == 2
         assert allowed("publisher a b a") == ["a", "b"]
 
+    def test_a_monitor(self):
+        """
+        It may list streams and consumers, or look up those that are named.
+        """
+        less = "monitor --no-account --no-lookups"
+        assert allowed(less) == [
+            "$JS.API.STREAM.LIST",
+            "$JS.API.STREAM.INFO.*",
+            "$JS.API.CONSUMER.LIST.*",
+            "$JS.API.CONSUMER.INFO.*.*",
+        ]
+        assert allowed(f"{less} --stream A --stream B") == [
+            "$JS.API.STREAM.INFO.A",
+            "$JS.API.STREAM.INFO.B",
+            "$JS.API.CONSUMER.LIST.A",
+            "$JS.API.CONSUMER.LIST.B",
+            "$JS.API.CONSUMER.INFO.A.*",
+            "$JS.API.CONSUMER.INFO.B.*",
+        ]
+        assert allowed(f"{less} --stream A --consumer w") == [
+            "$JS.API.STREAM.INFO.A",
+            "$JS.API.CONSUMER.INFO.A.w",
+        ]
+        # The monitor lists the consumers of streams that it has listed.
+        assert "$JS.API.CONSUMER.LIST.*" in allowed("monitor --consumer w")
+
     def test_a_domain(self):
         """
         With a domain, requests, writes of keys and newer acknowledgements name it.
@@ -133,7 +159,8 @@ def when(line: Line) -> str:
     options = " ".join(f"--{name}" for name in (line.option or "").split())
     if line.unless is None:
         return f"`{options}`" if options else "always"
-    return f"{f'`{options}` ' if options else ''}without `--{line.unless}`"
+    unless = " ".join(f"--{name}" for name in line.unless.split())
+    return f"{f'`{options}` ' if options else ''}without `{unless}`"
 
 
 def table_of(role: Role) -> str:

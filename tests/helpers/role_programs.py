@@ -13,6 +13,7 @@ from unittest import mock
 import attrs
 
 import jetsync
+from jetsync.monitoring import Monitor
 
 MANY = 3000
 """More values than a watch reads ahead."""
@@ -113,6 +114,16 @@ def a_bucket(js, name):
     for key in ("eu.1", "eu.2", "us.1"):
         bucket.put(key, b"1")
     bucket.delete("us.1")
+
+
+def a_watched_stream(js, name):
+    """
+    Create a stream with a consumer whose next message is neither the first nor the last one.
+    """
+    stream = a_stream(js, name)
+    js.publish(f"{name}.us", b"4")
+    js.publish(f"{name}.eu", b"5")
+    stream.create_consumer("billing", filter_subject=f"{name}.us")
 
 
 def an_atomic_bucket(js, name):
@@ -396,6 +407,50 @@ def put_object(use):
     store.delete("other")
 
 
+def monitor(use, *, lookups=1, **options):
+    """
+    Read the figures, also those of one consumer, and also if the stream allows no direct reads.
+    """
+    one = {"streams": use.name, "consumers": "billing", "account": False}
+    for allow_direct, given in ((True, options), (False, options), (False, one)):
+        use.admin.stream(use.name).update(allow_direct=allow_direct)
+        reading = Monitor(use.js, lookups=lookups, **given).read()
+        assert reading.error is None, reading.error
+        (stream,) = reading.streams
+        assert stream.error is None, stream.error
+        assert [each.info.name for each in stream.consumers] == ["billing"]
+        assert (stream.consumers[0].oldest is not None) is bool(lookups)
+
+
+def monitor_a_pattern(use):
+    """
+    Read the figures of the streams that the account has, and those of the account.
+    """
+    # Other programs have streams, too.
+    monitor(use, streams=f"{use.name}*")
+
+
+def monitor_a_stream(use):
+    """
+    Read the figures of a stream and its consumers.
+    """
+    monitor(use, streams=use.name)
+
+
+def monitor_a_consumer(use):
+    """
+    Read the figures of a consumer.
+    """
+    monitor(use, streams=use.name, consumers="billing")
+
+
+def monitor_less(use):
+    """
+    Read the figures without messages and without the account.
+    """
+    monitor(use, streams=f"{use.name}*", account=False, lookups=0)
+
+
 def administer(use):
     """
     Create and delete streams, a consumer and a bucket.
@@ -451,6 +506,14 @@ PROGRAMS = {
         "object-reader NAME --watch --delete", watch_objects, a_store
     ),
     "object-writer": Program("object-writer NAME", put_object, a_store),
+    "monitor": Program("monitor", monitor_a_pattern, a_watched_stream),
+    "monitor --stream": Program("monitor --stream NAME", monitor_a_stream, a_watched_stream),
+    "monitor --stream --consumer": Program(
+        "monitor --stream NAME --consumer billing", monitor_a_consumer, a_watched_stream
+    ),
+    "monitor --no-account --no-lookups": Program(
+        "monitor --no-account --no-lookups", monitor_less, a_watched_stream
+    ),
     "administrator": Program("administrator", administer, a_stream),
 }
 """Programs by what they show."""
