@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 import signal
 import socket
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,24 +60,25 @@ def exporting(url, *arguments):
 
 def alerts(name, figures):
     """
-    Return the series for which an alert rule of the form `METRIC OPERATOR NUMBER` fires.
+    Return the labels for which an alert rule of the form `METRIC + METRIC > NUMBER` fires.
     """
     (group,) = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
     (rule,) = [rule for rule in group["rules"] if rule["alert"] == name]
     assert "for" not in rule
-    metric, sign, limit = rule["expr"].split()
-    fires = {">": operator.gt, "==": operator.eq}[sign]
-    return [
-        series
-        for series, value in figures.items()
-        if series.partition("{")[0] == metric and fires(value, float(limit))
-    ]
+    metrics, limit = rule["expr"].split(" > ")
+    sums = Counter()
+    for series, value in figures.items():
+        metric, brace, labels = series.partition("{")
+        if metric in metrics.split(" + "):
+            sums[brace + labels] += value
+    return [labels for labels, value in sums.items() if value > float(limit)]
 
 
 def test_a_worker_that_is_killed(nats_server, js, stream, worker):
     """
     The alert about a backlog fires with the first scrape after the worker was killed.
     """
+    labels = f'{{consumer="worker",stream="{stream.name}"}}'
     with (
         exporting(nats_server.url, "--stream", stream.name) as (_, url),
         subprocess.Popen(
@@ -95,11 +96,25 @@ def test_a_worker_that_is_killed(nats_server, js, stream, worker):
 
         figures = scrape(url)
 
-    labels = f'{{consumer="worker",stream="{stream.name}"}}'
-    assert alerts("JetStreamBacklog", figures) == [f"jetsync_consumer_num_pending{labels}"]
+    assert alerts("JetStreamBacklog", figures) == [labels]
     pending = figures[f"jetsync_consumer_num_pending{labels}"]
     assert pending + figures[f"jetsync_consumer_num_ack_pending{labels}"] == 1000
     assert 0 < figures[f"jetsync_consumer_oldest_age_seconds{labels}"] < 60
+
+
+def test_a_worker_that_had_received_half_of_the_messages(nats_server, js, stream, worker):
+    """
+    Messages that a dead worker did not acknowledge are part of the backlog.
+    """
+    js.publish_many((f"{stream.name}.a", b"x") for _ in range(1000))
+    list(worker.fetch(500, expires=5))
+
+    with exporting(nats_server.url, "--stream", stream.name) as (_, url):
+        figures = scrape(url)
+
+    labels = f'{{consumer="worker",stream="{stream.name}"}}'
+    assert figures[f"jetsync_consumer_num_pending{labels}"] == 500
+    assert alerts("JetStreamBacklog", figures) == [labels]
 
 
 def test_a_server_that_is_paused_or_gone():
