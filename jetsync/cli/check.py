@@ -27,8 +27,9 @@ from jetsync.cli._output import duration
 from jetsync.cli.doctor import ask_servers
 from jetsync.errors import ApiError, KeyNotFoundError, NoRespondersError
 from jetsync.monitoring import Monitor, samples
-from jetsync.monitoring.metrics import SILENT, lag, leader
+from jetsync.monitoring.metrics import SILENT, leader, replica_lag
 from jetsync.monitoring.monitor import age
+from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +115,7 @@ def check_stream(*, options: jetsync.ConnectOptions, stream: str, **given: Any) 
 
     Without limits, the check is OK if the stream has a leader.
     """
-    found, result = read_stream(options, stream, "stream", stream)
+    found, result = read_stream(options, validate_name("stream", stream), "stream", stream)
     info = info_of(found)
     sources = [*([info.mirror] if info.mirror else []), *info.sources]
     metadata = info.config.metadata
@@ -159,8 +160,9 @@ def check_consumer(
     The values come from the server, so they are also true if all workers are dead. Without limits,
     the check is OK if the consumer has a leader.
     """
-    js = jetstream(options)
-    monitor = Monitor(js, streams=[stream], consumers=[name], account=False)
+    # A monitor takes patterns, too.
+    one, other = validate_name("stream", stream), validate_name("consumer", name)
+    monitor = Monitor(jetstream(options), streams=[one], consumers=[other], account=False)
     reading = monitor.read(timeout=options.request_timeout)
     check_of(reading)
     (consumer,) = reading.streams[0].consumers
@@ -384,7 +386,7 @@ def peers(
     if not followers:
         return {}
     seen = longest(each.active for each in followers if each.current or each.active)
-    return {"peer-lag": lag(cluster), "peer-seen": seen}
+    return {"peer-lag": replica_lag(cluster), "peer-seen": seen}
 
 
 def longest(times: Iterable[float | None]) -> float | None:

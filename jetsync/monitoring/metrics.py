@@ -131,7 +131,7 @@ def behind(cluster: ClusterInfo | None) -> int:
     )
 
 
-def lag(cluster: ClusterInfo | None) -> int:
+def replica_lag(cluster: ClusterInfo | None) -> int:
     """
     Return how many operations the slowest follower still has to apply.
     """
@@ -150,10 +150,17 @@ def _leads(cluster: ClusterInfo | None) -> Values:
     yield {"leader": name or ""}, float(name is not None)
 
 
-def _sources(info: StreamInfo) -> Iterator[StreamSourceInfo]:
-    if info.mirror is not None:
-        yield info.mirror
-    yield from info.sources
+def _of_sources(info: StreamInfo, value: Callable[[StreamSourceInfo], float | None]) -> Values:
+    """
+    Return the largest value of each mirror or source. A stream may have several sources of a name,
+    with other filters. Two values with the same labels would be an error in Prometheus.
+    """
+    found: dict[str, float] = {}
+    for each in (*([info.mirror] if info.mirror else ()), *info.sources):
+        number = value(each)
+        if number is not None:
+            found[each.name] = max(number, found.get(each.name, number))
+    return [({"source": name}, number) for name, number in found.items()]
 
 
 def _unknown(reading: Reading) -> int:
@@ -268,20 +275,20 @@ _STREAM_METRICS: Final = (
         "replicas.lag",
         "{operation}",
         "Operations that the slowest follower still has to apply.",
-        lambda _, info: lag(info.cluster),
+        lambda _, info: replica_lag(info.cluster),
     ),
     _stream(
         "source.lag",
         "{message}",
         "Messages that a mirror or source has not copied yet.",
-        lambda _, info: [({"source": each.name}, each.lag) for each in _sources(info)],
+        lambda _, info: _of_sources(info, lambda source: source.lag),
         "source",
     ),
     _stream(
         "source.age",
         "s",
         "Time since anything arrived from the source; missing if nothing ever did.",
-        lambda _, info: [({"source": each.name}, each.active) for each in _sources(info)],
+        lambda _, info: _of_sources(info, lambda source: source.active),
         "source",
     ),
 )
@@ -356,7 +363,7 @@ _CONSUMER_METRICS: Final = (
         "replicas.lag",
         "{operation}",
         "Operations that the slowest follower still has to apply.",
-        lambda found: lag(found.info.cluster),
+        lambda found: replica_lag(found.info.cluster),
     ),
 )
 

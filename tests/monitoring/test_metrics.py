@@ -105,6 +105,25 @@ def test_followers_that_are_behind(peer, count):
     assert behind(None) == 0
 
 
+def test_sources_of_the_same_name():
+    """
+    They are one series, with the larger values. Two would be an error in Prometheus.
+    """
+    sources = [
+        jetsync.StreamSourceInfo(name="A", lag=1, active=9.0),
+        jetsync.StreamSourceInfo(name="A", lag=7),
+    ]
+    info = jetsync.StreamInfo(
+        config=jetsync.StreamConfig(name="S"), state=jetsync.StreamState(), sources=sources
+    )
+
+    found = list(samples(Reading(streams=(StreamReading(name="S", info=info),))))
+
+    of_sources = {each.metric.name: each.value for each in found if "source" in each.labels}
+    assert of_sources == {"jetsync.stream.source.lag": 7, "jetsync.stream.source.age": 9}
+    assert len([each for each in found if "source" in each.labels]) == 2
+
+
 def test_what_failed_has_no_values():
     """
     A failed reading is only 0 for `up`, and a stream that does not answer only 0 for its own.

@@ -130,6 +130,18 @@ class TestConsumer:
         assert line(*check("consumer", stream.name, "nope"))[0] == "CRITICAL"
         assert line(*check("consumer", "nope", "nope"))[0] == "CRITICAL"
 
+    @pytest.mark.parametrize("name", ["w*", "a.b"])
+    def test_a_pattern_is_no_name(self, check, stream, worker, name):
+        """
+        A check is about one stream and one consumer, so a pattern is an error.
+        """
+        level, reason = line(*check("consumer", stream.name, name))
+        assert (level, f"invalid consumer name '{name}'" in reason) == ("UNKNOWN", True)
+        level, reason = line(*check("consumer", f"{stream.name[:-1]}*", "worker"))
+        assert (level, "invalid stream name" in reason) == ("UNKNOWN", True)
+        level, reason = line(*check("stream", "*"))
+        assert (level, "invalid stream name '*'" in reason) == ("UNKNOWN", True)
+
     def test_prometheus(self, check, js, stream, worker):
         """
         The text format has the status, the values, and the figures of the stream and the consumer.
