@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import attrs
 
 import jetsync
+from jetsync.monitoring.metrics import behind
+from jetsync.monitoring.monitor import age
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,12 +42,6 @@ class Sample(Generic[Info]):
     at: dt.datetime
     rate: float | None = None
     """Messages per second that were stored or delivered; None if there was no sample before."""
-
-    def since(self, time: dt.datetime | None) -> float | None:
-        """
-        Return the seconds since a time that the server reports; None if there is none.
-        """
-        return None if time is None else max((self.at - time).total_seconds(), 0.0)
 
 
 Streams = dict[str, Sample[jetsync.StreamInfo]]
@@ -97,14 +93,6 @@ def slowest(consumers: Consumers) -> dict[str, int]:
         for stream, found in consumers.items()
         if found
     }
-
-
-def behind(cluster: jetsync.ClusterInfo | None) -> int:
-    """
-    Return how many copies are offline or not up to date.
-    """
-    copies = [] if cluster is None else cluster.replicas
-    return sum(copy.offline or not copy.current for copy in copies)
 
 
 @attrs.define
@@ -207,7 +195,7 @@ def stream_dict(sample: Sample[jetsync.StreamInfo], lags: dict[str, int]) -> dic
         "messages_per_second": rounded(sample.rate),
         "consumers": info.state.consumer_count,
         "lag": lags.get(name, 0),
-        "idle_seconds": rounded(sample.since(info.state.last_ts)),
+        "idle_seconds": rounded(age(sample.at, info.state.last_ts)),
         "replicas": info.config.num_replicas,
         "replicas_behind": behind(info.cluster),
         "leader": info.cluster and info.cluster.leader,
@@ -229,8 +217,8 @@ def consumer_dict(sample: Sample[jetsync.ConsumerInfo]) -> dict[str, Any]:
         "redelivered": info.num_redelivered,
         "waiting_pulls": info.num_waiting,
         "messages_per_second": rounded(sample.rate),
-        "idle_seconds": rounded(sample.since(info.delivered.last_active)),
-        "last_ack_seconds": rounded(sample.since(info.ack_floor.last_active)),
+        "idle_seconds": rounded(age(sample.at, info.delivered.last_active)),
+        "last_ack_seconds": rounded(age(sample.at, info.ack_floor.last_active)),
         "paused": info.paused,
         "leader": info.cluster and info.cluster.leader,
     }

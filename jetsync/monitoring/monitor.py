@@ -224,11 +224,17 @@ class Monitor:
                     yield StreamReading(name=name, error=error)
             return
         self._listed = 0
+        missing = {name for name in self._streams.given if "*" not in name}
         for stream in self._js.streams(timeout=_left(deadline)):
             _left(deadline)
             self._listed += 1
+            missing.discard(stream.name)
             if self._streams.match(stream.name):
                 yield stream
+        for name in missing:
+            why = "the list of streams does not have it"
+            lacking = StreamNotFoundError(description=why, stream=name)
+            yield StreamReading(name=name, error=lacking)
 
     def _order(self, stream: Stream | StreamReading) -> tuple[bool, str]:
         return stream.name in self._silent, stream.name

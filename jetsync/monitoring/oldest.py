@@ -177,12 +177,7 @@ class OldestMessages:
             known = self._known.setdefault(source, KnownMessages())
             found = known.get(position)
             if found is None or found.sequence < state.first_seq:
-                if (
-                    not self._left
-                    or self._bytes <= 0
-                    or deadline.expired()
-                    or stream.name in refused
-                ):
+                if stream.name in refused or not self._may_look(deadline):
                     return None
                 self._left -= 1
                 try:

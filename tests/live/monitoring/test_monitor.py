@@ -121,6 +121,42 @@ class TestErrors:
         assert [each.info.name for each in second.consumers] == ["worker"]
         assert value(found, "stream.up", "nope") == value(found, "stream.up", stream.name) == 0
 
+    @pytest.mark.parametrize("more", ["none-*", [f"none-{number}" for number in range(16)]])
+    def test_a_name_that_the_list_lacks(self, js, stream, more):
+        """
+        A missing stream also has an error if others come from the list.
+        """
+        others = [more] if isinstance(more, str) else more
+
+        found = Monitor(js, streams=[stream.name, "nope", *others]).read()
+
+        errors = {each.name: each.error for each in found.streams}
+        assert errors[stream.name] is None
+        assert isinstance(errors["nope"], jetsync.StreamNotFoundError)
+        assert value(found, "stream.up", "nope") == 0
+        assert errors.keys() == {stream.name, "nope", *(each for each in others if "*" not in each)}
+
+    def test_a_stream_that_is_deleted_after_the_list(self, js, stream, worker, unique, monkeypatch):
+        """
+        It has an error of its own, and the others keep their figures.
+        """
+        gone = js.create_stream(f"{unique}-gone", subjects=[f"{unique}-gone"])
+        gone.create_consumer("worker")
+        monitor = Monitor(js, streams=f"{unique}*")
+        ask = monitor._ask_streams
+
+        def then_delete(deadline):
+            yield from list(ask(deadline))
+            js.delete_stream(gone.name)
+
+        monkeypatch.setattr(monitor, "_ask_streams", then_delete)
+
+        found = {each.name: each for each in monitor.read().streams}
+
+        assert isinstance(found[gone.name].error, jetsync.StreamNotFoundError)
+        assert found[gone.name].info is None
+        assert [each.info.name for each in found[stream.name].consumers] == ["worker"]
+
     def test_a_server_that_does_not_answer(self, victim, fragile):
         """
         A reading ends within twice its timeout, with an error.
