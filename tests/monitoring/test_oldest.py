@@ -5,8 +5,11 @@ The messages that are remembered as answers.
 from __future__ import annotations
 
 import datetime as dt
+from types import SimpleNamespace
 
-from jetsync.monitoring.oldest import Found, KnownMessages
+import jetsync
+from jetsync._base.deadline import Deadline
+from jetsync.monitoring.oldest import Found, KnownMessages, OldestMessages
 
 NOW = dt.datetime(2026, 11, 29, 12, tzinfo=dt.timezone.utc)
 
@@ -57,3 +60,70 @@ def test_old_answers_are_forgotten():
     assert known.get(1).sequence == 5
     known.keep(6, 60.0)
     assert known.get(1) is None
+
+
+def a_stream(get_next=None):
+    """
+    Return a stream with ten messages.
+    """
+    state = jetsync.StreamState(
+        messages=10, first_seq=1, last_seq=10, first_ts=NOW - dt.timedelta(days=1), last_ts=NOW
+    )
+    info = jetsync.StreamInfo(
+        config=jetsync.StreamConfig(name="S", subjects=["s.>"]), state=state, created=NOW
+    )
+    return SimpleNamespace(name="S", cached_info=info, get_next=get_next)
+
+
+def a_consumer(name, **config):
+    """
+    Return a consumer with a message in flight, which has no acknowledged position yet.
+    """
+    return jetsync.ConsumerInfo(
+        name=name,
+        stream_name="S",
+        created=NOW - dt.timedelta(hours=1),
+        num_ack_pending=1,
+        config=jetsync.ConsumerConfig(**config),
+    )
+
+
+def test_no_message_is_older_than_the_start_of_its_consumer():
+    """
+    A consumer of new messages waits for none from before it was created.
+    """
+    consumers = [
+        a_consumer("all"),
+        a_consumer("new", deliver_policy="new"),
+        a_consumer(
+            "late", deliver_policy="by_start_time", opt_start_time=NOW - dt.timedelta(hours=2)
+        ),
+    ]
+
+    found = OldestMessages(0).find([(a_stream(), each) for each in consumers], Deadline.after(5))
+
+    assert {name: NOW - time for (_, name), time in found.items()} == {
+        "all": dt.timedelta(days=1),
+        "new": dt.timedelta(hours=1),
+        "late": dt.timedelta(hours=2),
+    }
+
+
+def test_a_stream_whose_messages_are_refused_is_asked_once():
+    """
+    Without permission, or without an answer, a reading does not ask for each consumer.
+    """
+    asked = []
+
+    def refuse(subject, _, **__):
+        asked.append(subject)
+        raise jetsync.RequestTimeoutError("x", 1.0)
+
+    stream = a_stream(refuse)
+    consumers = [a_consumer(name, filter_subject=f"s.{name}") for name in "abc"]
+
+    oldest = OldestMessages(64)
+
+    assert oldest.find([(stream, each) for each in consumers], Deadline.after(5)) == {}
+    assert asked == ["s.a"]
+    assert oldest.lookups == 1
