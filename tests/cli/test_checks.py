@@ -136,6 +136,7 @@ def test_wrong_limits(text):
         (jetsync.ConfigurationError("x"), Level.UNKNOWN),
         (jetsync.InvalidNameError("stream", "x", "y"), Level.UNKNOWN),
         (KeyboardInterrupt(), Level.UNKNOWN),
+        (jetsync.PermissionDeniedError("a", "publish"), Level.UNKNOWN),
         (ZeroDivisionError(), Level.UNKNOWN),
     ],
 )
@@ -219,3 +220,18 @@ def test_each_option_of_a_threshold_is_in_the_help():
             assert f"--{each.option}-warn" in text
             assert f"--{each.option}-critical" in text
             assert f"`{each.option}`" in page
+
+
+def test_the_number_of_replicas_includes_the_leader():
+    """
+    Another number than the expected one is critical.
+    """
+    follower = jetsync.PeerInfo(name="n2", current=True, active=0.1)
+    cluster = jetsync.ClusterInfo(leader="n1", replicas=[follower])
+    as_expected, fewer = Result("stream", "S"), Result("stream", "S")
+
+    module.peers(as_expected, cluster, 2)
+    module.peers(fewer, cluster, 3)
+
+    assert as_expected.problems == []
+    assert fewer.problems == [(Level.CRITICAL, "2 of 3 replicas")]
