@@ -10,9 +10,9 @@ import attrs
 
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.get_message import confirmed_get, direct_get, leader_get, shown_by
 from jetsync._api.lists import pages
 from jetsync._api.repeats import connected
+from jetsync._api.replica_or_leader import confirmed_get, direct_get, leader_get, shown_by
 from jetsync._base.fields import aware, check_exclusive, config_of, whole_number
 from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration

@@ -76,7 +76,7 @@ ordered_source push request_many
 feed pull_feed target
 options subscription
 ack_many auto_acks dead_letters ordered_deletion reading
-ackers
+unwanted_acks
 """,
     "publish": """
 fast many publisher
@@ -93,7 +93,7 @@ pages
 """,
     "_api": """
 consumers
-get_message streams
+replica_or_leader streams
 lists mirrors repeats
 context
 known_streams

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jetsync import errors
 from jetsync._io.connection import Connection
 from jetsync._proto.frames import ack_block
-from jetsync.consume.ackers import UnwantedAcks
+from jetsync.consume.unwanted_acks import UnwantedAcks
 from jetsync.values.message import ACK, Message, SharedAcker
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.get_message import leader_get
 from jetsync._api.mirrors import TRANSIENT
+from jetsync._api.replica_or_leader import leader_get
 from jetsync._base.deadline import as_seconds
 from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from jetsync import errors, events
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.get_message import is_another, leader_get
+from jetsync._api.replica_or_leader import is_another, leader_get
 from jetsync._base.failures import raise_failure
 from jetsync._base.integers import read_count
 from jetsync._base.locks import POLL, Latch, UnlessSet

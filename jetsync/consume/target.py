@@ -12,8 +12,8 @@ from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import ack_block
 from jetsync._proto.origin import Origin
-from jetsync.consume.ackers import PluginAcks, UnwantedAcks
 from jetsync.consume.auto_acks import KEEP_NAKS, give_back, nak_body
+from jetsync.consume.unwanted_acks import PluginAcks, UnwantedAcks
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.consumer_config import AckPolicy
 from jetsync.values.message import Message, plain_maker

@@ -13,8 +13,8 @@ import attrs
 
 from jetsync import errors
 from jetsync._api.context import Context
-from jetsync._api.get_message import leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
+from jetsync._api.replica_or_leader import leader_get, shown_by
 from jetsync._base.fields import check_count
 from jetsync._proto.keys import STREAM_PREFIX, check_key, check_pattern, layout_of, why_gone
 from jetsync._proto.outcome import Again, cause_of, outcome_of

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.get_message import begun_get, confirmed_get, leader_get, shown_by
 from jetsync._api.mirrors import TRANSIENT
 from jetsync._api.repeats import connected
+from jetsync._api.replica_or_leader import begun_get, confirmed_get, leader_get, shown_by
 from jetsync._base.deadline import Deadline
 from jetsync._base.log import get_logger
 from jetsync._proto.object_names import (

@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.get_message import begin_get
 from jetsync._api.repeats import connected
+from jetsync._api.replica_or_leader import begin_get
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._hooks.errors import PluginError

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import errors
-from jetsync._api.get_message import leader_get
+from jetsync._api.replica_or_leader import leader_get
 from jetsync._io.outbox import LaneState
 from jetsync._io.replies import Waiter
 from jetsync._proto.batch import Part

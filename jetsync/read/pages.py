@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 
 from jetsync import errors
-from jetsync._api.get_message import is_another, leader_get, no_server, shown_by
 from jetsync._api.mirrors import TRANSIENT, known_answers, may_answer
 from jetsync._api.repeats import connected
+from jetsync._api.replica_or_leader import is_another, leader_get, no_server, shown_by
 from jetsync._api.strays import StrayReports
 from jetsync._api.streams import REPLACED, read_info
 from jetsync._api.streams import info as stream_info

@@ -12,7 +12,7 @@ import jetsync
 from helpers.streams import memory_stream
 from helpers.waiting import timed
 from helpers.wire import Wire
-from jetsync._api.get_message import direct_get
+from jetsync._api.replica_or_leader import direct_get
 from jetsync.devserver import DevServer
 from jetsync.values.codec import format_time
 from jetsync.values.headers import Headers

@@ -14,7 +14,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import CLUSTER_CLIENT, blocked, eventually, timed
-from jetsync._api.get_message import direct_get
+from jetsync._api.replica_or_leader import direct_get
 from jetsync.devserver import DevServer
 from jetsync.read.pages import PageReader
 
