@@ -224,7 +224,7 @@ def back_up(
     context.connection.check()
     check_function("on_progress", on_progress)
     seconds = PATIENCE if timeout is None else as_seconds(timeout)
-    # In a cluster, nobody answers if the stream does not exist.
+    # In a cluster, no server answers if the stream does not exist.
     first = context.default_timeout if timeout is None else seconds
     request: dict[str, Any] = {"no_consumers": not consumers, "chunk_size": CHUNK}
     refuse_request()

@@ -30,6 +30,17 @@ def test_broken_links_are_found(link):
     assert broken_links(f'<a href="{link}">') == [link]
 
 
+def test_llms_txt_lists_the_pages_for_users():
+    """
+    It names each how-to page, and each page for people who come from another library.
+    """
+    text = (ROOT / "docs" / "llms.txt").read_text("utf-8")
+    pages = [*ROOT.glob("docs/howto/*.md"), *ROOT.glob("docs/coming-from/*.md")]
+    names = {page.relative_to(ROOT).as_posix() for page in pages if page.stem != "index"}
+
+    assert [name for name in sorted(names) if f"{OURS}{name})" not in text] == []
+
+
 def test_the_security_policy_is_linked():
     """
     The start page links the policy, which links the private report of the host.

@@ -550,7 +550,10 @@ class KeyValue(Generic[ValueT]):
         timeout: Seconds | None = None,
     ) -> Watch[ValueT]:
         """
-        Return a watch, which yields the current entries and then every change.
+        Return a watch, which yields the current entries and then the changes, in order.
+
+        It skips a revision that the bucket no longer keeps when the server could send it, but never
+        the last revision of a key.
 
         Args:
             *keys: Keys and patterns. The default is all keys.

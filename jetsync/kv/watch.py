@@ -1,5 +1,5 @@
 """
-Watch a bucket: its entries, and then every change in order, with no gaps or duplicates.
+Watch a bucket: its entries, and then the changes in order.
 
 A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. Its engine
 decides when the initial entries are complete (:mod:`jetsync._proto.watching`). After a lost

@@ -158,8 +158,8 @@ class Monitor:
         ephemeral: Whether a ``*`` also finds consumers that are not durable. The names of ordered
             consumers are random, so each of them would be a new time series.
         account: Whether to ask for the use and the limits of the account.
-        lookups: How many messages to read at most for one reading. 0 turns the ages off, except
-            those that take no request.
+        lookups: How many messages to read at most for one reading. Default: 64. 0 turns the ages
+            off, except those that take no request.
 
     Raises:
         InvalidNameError, InvalidTypeError, InvalidArgumentError: An argument is not valid.
@@ -198,7 +198,7 @@ class Monitor:
         request may begin right before its end.
 
         Args:
-            timeout: Seconds for all requests.
+            timeout: Seconds for all requests. Default: 5.
         """
         deadline = Deadline.after(timeout)
         try:

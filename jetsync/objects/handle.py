@@ -566,7 +566,10 @@ class ObjectStore:
         timeout: Seconds | None = None,
     ) -> ObjectWatch:
         """
-        Return a watch, which yields the current descriptions and then every change.
+        Return a watch, which yields the current descriptions and then the changes, in order.
+
+        It skips a description that was replaced before the server could send it, but never the last
+        one of an object.
 
         Args:
             *names: The objects. The default is all.

@@ -1,5 +1,5 @@
 """
-Watch an object store: the descriptions of its objects, and then every change in order.
+Watch an object store: the descriptions of its objects, and then the changes in order.
 
 A watch of a bucket reads the documents. This module turns its entries into descriptions.
 """

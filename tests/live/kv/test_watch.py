@@ -511,6 +511,21 @@ class TestEnd:
 
 
 class TestTrouble:
+    def test_overwritten_revisions(self, kv, js):
+        """
+        A watch that is slow skips revisions that the bucket no longer keeps, but not the last ones.
+        """
+        count = 5000
+        with kv.watch(updates_only=True) as watch:
+            report = js.publish_many((f"$KV.{kv.bucket}.a", b"") for _ in range(count))
+            seen = [next(watch).revision]
+            while seen[-1] < report.last_sequence:
+                seen.append(next(watch).revision)
+
+        assert seen == sorted(set(seen))
+        assert len(seen) < count
+        assert seen[-5:] == [*range(count - 4, count + 1)]
+
     @pytest.mark.versions
     def test_a_watch_survives_another_time_of_creation(self):
         """
