@@ -224,6 +224,24 @@ def test_a_name_that_was_replaced_before():
     assert run_python(program) == {"5"}
 
 
+def test_a_module_whose_package_is_missing():
+    """
+    The error of a module that needs an extra names the package that is not installed.
+    """
+    program = """
+        import sys
+        import jetsync
+
+        sys.modules["fsspec"] = sys.modules["fsspec.callbacks"] = None
+        try:
+            jetsync.filesystem
+        except ModuleNotFoundError as error:
+            print(error.name)
+    """
+
+    assert run_python(program) == {"fsspec.callbacks"}
+
+
 def test_first_names_in_many_threads():
     """
     Threads that use the first names at the same time get them.
