@@ -24,6 +24,7 @@ from helpers.skipped_time import SkippedTime
 from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.open_pulls import GRACE
+from jetsync.backups import BUILDING
 from jetsync.kv import handle
 from jetsync.testing import CutProxy
 
@@ -60,6 +61,10 @@ LONGER = {
     # The timeout is for each wait without progress. After that, a put that fails removes its data.
     "ObjectStore.put": 2 * T,
     "ObjectStore.put_file": 2 * T,
+    # The same. A restore waits longer for the server to build the stream from all data. If it fails
+    # before, it removes what the server has made.
+    "Stream.backup": T,
+    "JetStream.restore_stream": BUILDING + T,
     # The thread gets a second to end, which a busy machine may use.
     "connect": 1.0,
     # The time of an ack begins when the message is written. The thread that writes it may have
@@ -252,6 +257,12 @@ def publisher(h):
     return h.js.publisher(ack_timeout=h.ack_timeout, window=WINDOW)
 
 
+def backed_up(h):
+    """Return the context, after a backup of the stream."""
+    h.stream.backup(h.folder / "backup")
+    return h.js
+
+
 def limiting_publisher(h):
     """Return a publisher whose ``ack_timeout`` ends calls without a timeout."""
     return publisher(attrs.evolve(h, ack_timeout=T))
@@ -300,6 +311,7 @@ MAKERS = {
     "Counter": counter,
     "FastPublisher": fast,
     "JetStream": lambda h: h.js,
+    "JetStream.restore_stream": backed_up,
     "KeyValue": bucket,
     "Message": message,
     "ObjectStore": objects,
@@ -424,6 +436,9 @@ CALLS = {
         [(h.subject, b"")], ack_timeout=h.seconds
     ),
     "JetStream.publisher": lambda made, h: made.publisher(ack_timeout=h.seconds),
+    "JetStream.restore_stream": lambda made, h: made.restore_stream(
+        h.folder / "backup", h.new, subjects=[h.new], timeout=h.seconds
+    ),
     "JetStream.schedule": lambda made, h: made.schedule(
         h.subject, target=f"{h.name}.b", every=60, timeout=h.seconds
     ),
@@ -495,6 +510,7 @@ CALLS = {
     "Publisher.flush": lambda made, h: (made.publish(h.subject), made.flush(timeout=h.seconds)),
     "Publisher.publish": publish_until_full,
     "StopSignal.wait": lambda made, h: made.wait(timeout=h.seconds),
+    "Stream.backup": lambda made, h: made.backup(h.folder / "backup", timeout=h.seconds),
     "Stream.cancel_schedule": lambda made, h: made.cancel_schedule(h.subject, timeout=h.seconds),
     "Stream.consumer": lambda made, h: made.consumer("c", timeout=h.seconds),
     "Stream.consumer_names": lambda made, h: list(made.consumer_names(timeout=h.seconds)),
