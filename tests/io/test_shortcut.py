@@ -8,6 +8,7 @@ import contextlib
 import signal
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -268,6 +269,32 @@ class TestLeftToPython:
         asking.lane.outbox.sock.shutdown(socket.SHUT_RDWR)
         assert not asking.ask(asking.request())
 
+    def test_a_connection_that_ends_during_the_wait(self, asking, rig):
+        """Once the connection has ended, nothing more is taken from its descriptor."""
+        asked, gate = asking.request(), asking.lane.reader._gate
+
+        def end():
+            rig.receive(len(asking.frame(asked)))
+            # The descriptor may belong to another socket from now on.
+            gate.over = True
+            rig.server.sendall(asking.answer(asked))
+
+        server = Background(end)
+        assert asking.ask(asked)
+        server.get()
+        assert not asked.ready
+
+    def test_a_thread_that_is_woken(self, asking):
+        """A wake-up ends the wait of the call, also if it came before."""
+        asking.lane.reader.wake_reader()
+        seconds = []
+        for _ in range(20):
+            asked, begin = asking.request(), time.monotonic()
+            assert asking.ask(asked)
+            seconds.append(time.monotonic() - begin)
+        # Without it, each wait takes 10 ms.
+        assert min(seconds) < 0.005
+
     def test_a_close_in_another_thread(self, asking, rig):
         """A client that closes ends the wait at once, also inside of the call."""
         asked = asking.request()
@@ -326,6 +353,16 @@ class TestOthers:
         asking.lane.reader._followers.add(Mailbox())
         assert not asking.ask(asking.request())
         assert rig.is_watched
+
+    def test_the_loop_keeps_asleep(self, asking, rig):
+        """The next tick does not have the loop read, because a thread has just read."""
+        asked = asking.request()
+        rig.server.sendall(asking.answer(asked))
+        assert asking.lane.outbox.tick.due
+        asking.lane.reader._gate.led = False
+        assert asking.ask(asked)
+        assert asking.lane.reader.on_tick()
+        assert not rig.is_watched
 
     def test_the_loop_reads_again(self, asking, rig):
         """If no thread reads any more after the call, the loop does."""
