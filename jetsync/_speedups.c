@@ -3212,7 +3212,7 @@ is_unused(const Asking *asking)
     return unused;
 }
 
-/* Have the loop send what the socket did not take; -1 with an error. Both locks are held. */
+/* Have the loop send what the socket did not take; 0, or -1 with an error. Both locks are held. */
 static int
 queue_rest(const Asking *asking, Span rest)
 {
@@ -3228,7 +3228,7 @@ queue_rest(const Asking *asking, Span rest)
     return queued;
 }
 
-/* Send the request, and return whether it was sent; -1 with an error. Both locks are held. */
+/* Send the request, and return whether all of it was sent; -1 with an error. Both locks are held. */
 static int
 send_block(const Asking *asking, Span frame)
 {
@@ -3247,13 +3247,15 @@ send_block(const Asking *asking, Span frame)
         return -1;
     }
     if (sent < frame.size) {
-        return queue_rest(asking, (Span){frame.at + sent, frame.size - sent}) < 0 ? -1 : 1;
+        /* Python waits for the answer, because a signal handler may have run, or forked, in `_queue`. */
+        return queue_rest(asking, (Span){frame.at + sent, frame.size - sent});
     }
     return 1;
 }
 
 /*
- * Send the request if nothing else uses the connection. Return whether it was sent; -1 with an error.
+ * Send the request if nothing else uses the connection. Return whether all of it was sent; -1 with an
+ * error.
  * The caller releases the read lock if `leads` is set.
  */
 static int

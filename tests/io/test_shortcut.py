@@ -237,11 +237,32 @@ class TestLeftToPython:
         asking = Asking(idle)
         asked = asking.request()
         block = frames.pub(b"a", asked.address, b"x" * 60_000)
+        idle.server.sendall(asking.answer(asked))
         asking.call(asked, block, soon(), None)
         assert asked.epoch
+        # A signal handler that runs meanwhile may fork, and the child must not take the answer.
+        assert not asked.ready
         assert idle.receive(len(block)) == block
-        idle.server.sendall(asking.answer(asked))
-        assert asked.ready or asking.lane.wait(asked, soon())
+        assert asking.lane.wait(asked, soon())
+
+    def test_ctrl_c_while_the_rest_is_queued(self, idle, monkeypatch):
+        """If the rest of a request may not be sent, the connection ends, and nothing follows."""
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        idle.connect(buffer=4096)
+        asking = Asking(idle)
+        asked = asking.request()
+        with monkeypatch.context() as patch:
+            patch.setattr(asking.lane.outbox, "_queue", interrupted)
+            call = shortcut(asking.lane, asking.router, asking.sid)
+        with pytest.raises(KeyboardInterrupt):
+            call(asked, frames.pub(b"a", asked.address, b"x" * 60_000), soon(), None)
+        assert not asking.lane.outbox.writes_here()
+        idle.server.settimeout(LONG)
+        while idle.server.recv(65_536):
+            pass
 
     def test_a_socket_that_takes_nothing(self, idle):
         """If the socket is full, nothing is sent, and Python sends it later."""
