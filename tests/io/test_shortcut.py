@@ -304,6 +304,8 @@ class TestLeftToPython:
         assert asking.ask(asked)
         server.get()
         assert not asked.ready
+        # The loop closes the gate when no thread reads. It may have been waiting for that.
+        eventually(lambda: gate.closed)
 
     def test_a_thread_that_is_woken(self, asking):
         """A wake-up ends the wait of the call, also if it came before."""
