@@ -280,7 +280,8 @@ class Stream:
         server 2.12. Servers before 2.15 cannot back up streams that are stored in memory.
 
         Args:
-            path: The folder. It must be empty, or not exist.
+            path: The folder. It must be empty, or not exist. An empty one is replaced, so it must
+                not be the current folder or a mount point.
             consumers: Whether the backup has the consumers and what they have acknowledged.
             check: Whether servers before 2.15 verify the checksums of all messages first. They
                 leave out messages that they cannot read otherwise, without an error before 2.12.

@@ -83,12 +83,15 @@ def new_folder(path: str | os.PathLike[str], fill: Callable[[Path], T]) -> T:
     would leave the folder.
 
     Raises:
-        OSError: There is something at the path that is not an empty folder, or the folder cannot be
-            made. Nothing changes.
+        OSError: There is something at the path that is not an empty folder, the empty folder cannot
+            be replaced, or the folder cannot be made. Nothing changes.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir() and not any(target.iterdir()):
-        # Windows renames nothing to an existing folder.
+        if os.path.ismount(target) or target.samefile(os.curdir):
+            # Systems replace no mount point, and a shell would stay in the old folder.
+            reason = "it is the current folder or a mount point, so use a new folder in it"
+            raise OSError(errno.EBUSY, reason, os.fspath(path))
         replaces = True
     elif os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
@@ -98,9 +101,10 @@ def new_folder(path: str | os.PathLike[str], fill: Callable[[Path], T]) -> T:
     try:
         part.mkdir(mode=0o700)
         result = fill(part)
-        if replaces:
-            target.rmdir()
         _sync_folder(part)
+        if replaces and sys.platform == "win32":
+            # Other systems replace an empty folder in one step.
+            target.rmdir()
         part.rename(target)
         _sync_folder(target.parent)
         return result

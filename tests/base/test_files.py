@@ -256,6 +256,21 @@ class TestNewFolder:
             new_folder(path, pytest.fail)
         assert (tmp_path / "file").read_bytes() == b"old"
 
+    def test_a_folder_that_cannot_be_replaced_is_refused_at_once(self, tmp_path, monkeypatch):
+        """
+        The current folder and a mount point stay, and nothing is written for them before.
+        """
+        monkeypatch.chdir(tmp_path)
+        for path in (".", tmp_path):
+            with pytest.raises(OSError, match="current folder or a mount point"):
+                new_folder(path, pytest.fail)
+        mounted = tmp_path / "mounted"
+        mounted.mkdir()
+        monkeypatch.setattr(os.path, "ismount", lambda path: path == mounted)
+        with pytest.raises(OSError, match=re.escape(str(mounted))):
+            new_folder(mounted, pytest.fail)
+        assert [each.name for each in tmp_path.iterdir()] == ["mounted"]
+
     @posix
     def test_it_is_private(self, tmp_path):
         """
