@@ -367,7 +367,10 @@ def restore(
             f" another name than {before!r}",
             argument="name",
         )
-    config = {**backup.document["config"], **to_wire(wanted)}
+    # None leaves a field out, so the server uses its default.
+    kept = backup.document["config"].items()
+    config = {key: value for key, value in kept if fields.get(key, value) is not None}
+    config |= to_wire(wanted)
     return _Restore(context, backup, config, seconds, on_progress).run()
 
 

@@ -617,7 +617,7 @@ class JetStream:
             on_progress: Called with the number of bytes that the server has confirmed, and the
                 total.
             **fields: Fields of :class:`StreamConfig` to change, such as ``num_replicas`` or
-                ``placement``.
+                ``placement``. None takes a field out, so the server uses its default.
 
         Raises:
             BackupDamagedError: The files are damaged. Nothing was sent.

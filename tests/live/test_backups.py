@@ -70,6 +70,17 @@ class TestRoundTrip:
         stream.delete()
         copy.delete()
 
+    def test_none_takes_a_field_out(self, js, unique, tmp_path):
+        """A keyword that is None takes the field out of the configuration; the others stay."""
+        republish = jetsync.Republish(src=f"{unique}.>", dest=f"{unique}-copies.>")
+        stream = make(js, unique, description="orders", republish=republish)
+        made = stream.backup(tmp_path / "b")
+        stream.delete()
+        restored = js.restore_stream(made.path, republish=None)
+        config = restored.cached_info.config
+        assert (config.republish, config.description) == (None, "orders")
+        restored.delete()
+
     @pytest.mark.versions
     def test_an_old_backup_is_restored_by_the_newest_server(self, js_of, unique, tmp_path):
         """Servers restore backups of older ones, under the same name only."""
