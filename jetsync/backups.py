@@ -533,23 +533,33 @@ class _Restore:
         """
         Stop the restore, and return whether the server has not ended it before.
         """
-        connection, lane = self._context.connection, self._context.lane
-        try:
-            if self._backup.format == "archive":
-                # The data is cut off here, so the server refuses it, and says if it was the name.
-                frame = connection.exchange(self._target, None, b"", deadline)
-                with contextlib.suppress(errors.ApiError):
-                    self._read(frame[3])
+        while True:
+            try:
+                self._stop_once(deadline)
+            except errors.NoRespondersError:
+                return False
+            except errors.ConnectionLostError:
+                # Ctrl-C that cuts off a chunk ends the connection, perhaps only now. The server
+                # waits for the next one.
+                if deadline.expired():
+                    raise
             else:
-                # A server before 2.12 would first build the stream from the data so far. So the
-                # first of these says whether the server still listens. A chunk without a reply
-                # subject ends the restore at once.
-                connection.exchange(self._target, None, b"\0", deadline)
-                lane.write(frames.pub(self._target, b"", b"\0"), deadline)
-                connection.flush(deadline)
-        except errors.NoRespondersError:
-            return False
-        return True
+                return True
+
+    def _stop_once(self, deadline: Deadline) -> None:
+        connection, lane = self._context.connection, self._context.lane
+        if self._backup.format == "archive":
+            # The data is cut off here, so the server refuses it, and says if it was the name.
+            frame = connection.exchange(self._target, None, b"", deadline)
+            with contextlib.suppress(errors.ApiError):
+                self._read(frame[3])
+        else:
+            # A server before 2.12 would first build the stream from the data so far. So the first
+            # of these says whether the server still listens. A chunk without a reply subject ends
+            # the restore at once.
+            connection.exchange(self._target, None, b"\0", deadline)
+            lane.write(frames.pub(self._target, b"", b"\0"), deadline)
+            connection.flush(deadline)
 
     def _remove(self, is_known: bool, deadline: Deadline) -> bool:  # noqa: FBT001
         """

@@ -92,6 +92,27 @@ class TestInterruptions:
         assert 0 < caught.value.done < 12 << 20
         assert names(js) == []
 
+    @pytest.mark.parametrize("own", [VERSIONS[0], VERSIONS[-1]], indirect=True)
+    def test_a_lost_connection_after_ctrl_c(self, own, tmp_path):
+        """Ctrl-C that cuts off a chunk ends the connection. The next one cleans up."""
+        _, js = own
+        made = large(js, "S").backup(tmp_path / "b")
+        js.delete_stream("S")
+        connection = js._context.connection
+
+        def lose(*arguments, **options):
+            del connection.exchange
+            raise jetsync.ConnectionLostError(subject="restore")
+
+        def stop(done, total):
+            if done > 5 << 20:
+                connection.exchange = lose
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            js.restore_stream(made.path, on_progress=stop)
+        assert names(js) == []
+
     def test_a_lost_connection_at_the_end_of_a_restore(self, own, tmp_path):
         """If only the last answer is lost, the stream may be complete, and jetsync keeps it."""
         server, js = own
