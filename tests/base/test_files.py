@@ -256,6 +256,29 @@ class TestNewFolder:
             new_folder(path, pytest.fail)
         assert (tmp_path / "file").read_bytes() == b"old"
 
+    @posix
+    def test_its_content_is_on_the_disk_before_it_appears(self, tmp_path, monkeypatch):
+        """
+        The file and its folder are synchronized before the path exists, and the parent after that.
+        """
+        path, seen = tmp_path / "folder", []
+        monkeypatch.setattr(
+            os, "fsync", lambda number: seen.append((os.fstat(number), path.exists()))
+        )
+
+        def fill(folder):
+            with (folder / "file").open("xb") as file:
+                file.write(b"data")
+                synced(file)
+
+        new_folder(path, fill)
+        found = [(status.st_ino, exists) for status, exists in seen]
+        assert found == [
+            ((path / "file").stat().st_ino, False),
+            (path.stat().st_ino, False),
+            (tmp_path.stat().st_ino, True),
+        ]
+
     def test_a_folder_that_cannot_be_replaced_is_refused_at_once(self, tmp_path, monkeypatch):
         """
         The current folder and a mount point stay, and nothing is written for them before.

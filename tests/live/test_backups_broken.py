@@ -167,6 +167,22 @@ class TestInterruptions:
             proxy.resume()
         js.delete_stream(unique)
 
+    def test_a_restore_waits_for_confirmations(self, nats_server, js, unique, tmp_path):
+        """At most 8 MiB are in flight that the server has not confirmed."""
+        stream = large(js, unique)
+        made = stream.backup(tmp_path / "b")
+        stream.delete()
+        with CutProxy(nats_server.url) as proxy, jetsync.connect(proxy.url) as client:
+            before = client.statistics().bytes_out
+            with pytest.raises(jetsync.RestoreError, match="no chunk was confirmed"):
+                client.jetstream().restore_stream(
+                    made.path, timeout=0.5, on_progress=lambda *_: proxy.pause("to_client")
+                )
+            # 8 MiB when the first was confirmed, and for those that were confirmed with it.
+            assert client.statistics().bytes_out - before < 17 << 20 < made.size
+            proxy.resume()
+        js.delete_stream(unique)
+
     @pytest.mark.thorough
     def test_a_slow_reader_is_told(self, own, tmp_path):
         """If the client takes longer than the server waits, the error says why."""

@@ -9,6 +9,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import jetsync
 from helpers.backups import FIXTURES
 from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer
@@ -74,6 +75,21 @@ def test_a_backup_of_the_nats_command_line(run):
     The command restores a backup of the `nats` command line.
     """
     assert run(f"stream restore {FIXTURES / 'nats-tar'}") == "restored ORDERS, 9 messages\n"
+
+
+def test_an_option_that_is_not_given_changes_nothing(run, monkeypatch):
+    """
+    Without `--replicas`, the stream keeps the number of the backup: no field is given.
+    """
+    given, restore = [], jetsync.JetStream.restore_stream
+
+    def recorded(*arguments, **options):
+        given.append(options.keys())
+        return restore(*arguments, **options)
+
+    monkeypatch.setattr(jetsync.JetStream, "restore_stream", recorded)
+    run(f"stream restore {FIXTURES / 'nats-tar'}")
+    assert given == [{"verify", "on_progress"}]
 
 
 def test_a_damaged_backup(run, tmp_path):
