@@ -113,6 +113,22 @@ class TestInterruptions:
             js.restore_stream(made.path, on_progress=stop)
         assert names(js) == []
 
+    def test_a_stream_that_replaced_the_restored_one_stays(self, own, tmp_path):
+        """If another client replaces the stream during a restore, Ctrl-C does not delete it."""
+        _, js = own
+        made = large(js, "S").backup(tmp_path / "b")
+        js.delete_stream("S")
+
+        def replace(done, total):
+            if done > 5 << 20:
+                js.delete_stream("S")
+                js.create_stream("S", subjects=["other"])
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            js.restore_stream(made.path, on_progress=replace)
+        assert js.stream("S").config.subjects == ["other"]
+
     def test_a_lost_connection_at_the_end_of_a_restore(self, own, tmp_path):
         """If only the last answer is lost, the stream may be complete, and jetsync keeps it."""
         server, js = own
