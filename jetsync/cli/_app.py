@@ -60,6 +60,8 @@ _ADVICE: Final = {
     "the stream needs allow_msg_ttl=True": "give the stream --ttl with `jetsync stream edit`",
     "the stream needs allow_atomic=True": "give the stream --atomic with `jetsync stream edit`",
     "the stream needs allow_batched=True": "give the stream --batched with `jetsync stream edit`",
+    "the stream needs allow_msg_schedules=True": "give the stream --schedules with "
+    "`jetsync stream edit`",
     "the bucket needs limit_marker_ttl": "create the bucket with --limit-marker-ttl",
     "stream_names(subject=...) lists the streams that have a subject": "`jetsync stream ls "
     "--subject SUBJECT` lists the streams that have a subject",
@@ -193,7 +195,7 @@ def jetsync() -> None:
     NATS JetStream from the command line.
 
     This command covers everyday work with streams, consumers and buckets. For everything else, such
-    as accounts, mirrors, backups and core NATS, use the `nats` command line. Both read the same
+    as accounts, clusters and core NATS, use the `nats` command line. Both read the same
     contexts and environment variables.
 
     Commands connect to --server, or use the saved context of --context, or these environment

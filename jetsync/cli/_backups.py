@@ -69,6 +69,8 @@ def add_backups(
         **given: str,
     ) -> None:
         (name,) = given.values()
+        if not folder.parent.is_dir():
+            raise click.ClickException(f"the folder {str(folder.parent)!r} does not exist")
         handle = open_(jetstream(options), name)
         with readable_files(), progress("backup", None, in_bytes=True) as show:
             made = handle.backup(

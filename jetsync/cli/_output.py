@@ -215,9 +215,9 @@ def show_error(error: click.ClickException) -> None:
 
 def confirm(question: str, *, force: bool, as_json: bool = False) -> None:
     """
-    Ask whether to continue, unless --force is given. End the command unless the answer is yes.
+    Ask whether to continue, unless --yes is given. End the command unless the answer is yes.
 
-    Without a terminal, the command fails, because a script has to pass --force. With --json it
+    Without a terminal, the command fails, because a script has to pass --yes. With --json it
     fails, too, because the output has to be JSON alone.
     """
     if force:
@@ -225,7 +225,7 @@ def confirm(question: str, *, force: bool, as_json: bool = False) -> None:
     if as_json:
         raise click.UsageError("With --json there is no question: add --yes.")
     if not sys.stdin.isatty():
-        raise click.ClickException("there is no terminal to ask for confirmation: use --force")
+        raise click.ClickException("there is no terminal to ask for confirmation: add --yes")
     click.confirm(visible(question), abort=True)
 
 

@@ -9,7 +9,14 @@ from typing import Final
 import click
 
 _OTHER_NAMES: Final = {
-    "jetsync": {"publish": "pub", "str": "stream", "con": "consumer", "obj": "object"},
+    "jetsync": {
+        "publish": "pub",
+        "str": "stream",
+        "con": "consumer",
+        "obj": "object",
+        "backup": "stream backup",
+        "restore": "stream restore",
+    },
     "stream": {
         "new": "add",
         "list": "ls",
@@ -34,8 +41,8 @@ _OTHER_NAMES: Final = {
 
 _ELSEWHERE: Final = {
     "jetsync": """
-        account audit auth backup cheat context counter ctx errors events governor latency micro
-        reply req request restore rtt schema service sub subscribe trace traffic
+        account audit auth cheat context counter ctx errors events governor latency micro
+        reply req request rtt schema service sub subscribe trace traffic
     """,
     "stream": """
         cluster copy cp gaps get graph query rmm seal snapshot state view

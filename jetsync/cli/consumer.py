@@ -385,7 +385,8 @@ def next_messages(
     taken, refused = 0, []
     with until_output_closes(), connect(options) as client:
         found = client.jetstream().consumer(stream, name)
-        if found.cached_info.config.ack_policy == jetsync.AckPolicy.NONE:
+        info = found.cached_info
+        if info.config.ack_policy == jetsync.AckPolicy.NONE:
             if ack not in {None, "none"}:
                 raise click.ClickException(
                     f"messages of consumer {name} cannot be acknowledged: its ack policy is none"
@@ -406,7 +407,10 @@ def next_messages(
             message.nak(delay)
         client.flush()
         if not taken:
-            raise click.ClickException(f"consumer {name} had no message within {duration(wait)}")
+            why = f": it is paused until {moment(info.config.pause_until)}" if info.paused else ""
+            raise click.ClickException(
+                f"consumer {name} had no message within {duration(wait)}{why}"
+            )
         if taken < count:
             warn(f"{taken:,} of {count:,} messages arrived within {duration(wait)}")
 

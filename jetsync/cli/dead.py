@@ -7,6 +7,7 @@ of it again.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -35,7 +36,7 @@ from jetsync.cli._output import (
     warn,
     write_raw,
 )
-from jetsync.cli._units import number_option
+from jetsync.cli._units import moment_of, number_option
 from jetsync.values import dead_letter as headers_of
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Selection:
     stream_name: str | None
     consumer: str | None
     reason: str | None
+    since: dt.datetime | None
+    until: dt.datetime | None
     sequences: tuple[int, ...] = ()
     every: bool = False
 
@@ -126,7 +129,10 @@ class Selection:
         """
         Raise a usage error unless the selection is explicit: sequences, filters, or all.
         """
-        filters = (self.subject, self.stream_name, self.consumer, self.reason)
+        filters = (
+            *(self.subject, self.stream_name, self.consumer, self.reason),
+            *(self.since, self.until),
+        )
         given = [bool(self.sequences), any(each is not None for each in filters), self.every]
         if sum(given) != 1:
             raise click.UsageError("Give SEQUENCES, options that select dead letters, or --all.")
@@ -135,7 +141,7 @@ class Selection:
         """
         Yield the dead letters. Those that are stored meanwhile are left out.
         """
-        for sequence in self.sequences:
+        for sequence in dict.fromkeys(self.sequences):
             message = stream.get_message(sequence)
             if not _is_letter(message):
                 text = f"message {sequence} of {stream.name} is not a dead letter"
@@ -149,8 +155,11 @@ class Selection:
                 yield letter
 
     def _takes(self, letter: Letter) -> bool:
+        time = letter.message.timestamp
         return (
-            self.stream_name in {None, letter.stream}
+            (self.since is None or time >= self.since)
+            and (self.until is None or time < self.until)
+            and self.stream_name in {None, letter.stream}
             and self.consumer in {None, letter.consumer}
             and (self.reason is None or self.reason in letter.reason)
         )
@@ -161,6 +170,19 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     Add the options that select dead letters.
     """
     for option in (
+        click.option(
+            "--until",
+            type=moment_of,
+            metavar="TIME",
+            help="Only those that were given up before TIME.",
+        ),
+        click.option(
+            "--since",
+            type=moment_of,
+            metavar="TIME",
+            help="Only those that were given up at TIME or later: 2026-08-06T18:00, or 1h30m for"
+            " an age.",
+        ),
         click.option("--reason", metavar="TEXT", help="Only those with TEXT in their reason."),
         click.option("--consumer", metavar="NAME", help="Only those of the consumer NAME."),
         click.option(
@@ -244,7 +266,7 @@ def show_letter(
     """
     if raw and as_json:
         raise click.UsageError("--raw prints only the payload: leave out --json.")
-    (letter,) = Selection(None, None, None, None, (sequence,)).letters(
+    (letter,) = Selection(None, None, None, None, None, None, (sequence,)).letters(
         jetstream(options).stream(stream)
     )
     message = letter.message

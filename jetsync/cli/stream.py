@@ -396,6 +396,10 @@ def losses(info: jetsync.StreamInfo, fields: Mapping[str, Any]) -> Iterable[str]
     age = fields.get("max_age") or 0
     if age and state.first_ts and (asked_at(info) - state.first_ts).total_seconds() > age:
         yield f"the first message is from {moment(state.first_ts)}: old ones are removed at once"
+    each, before = fields.get("max_msgs_per_subject", 0), info.config.max_msgs_per_subject or 0
+    # The most that one subject can have.
+    if 0 < each < state.messages - (state.num_subjects or 1) + 1 and not 0 < before <= each:
+        yield f"subjects with more than {each:,} messages lose the oldest at once"
     if fields.get("discard", info.config.discard) == DiscardPolicy.NEW:
         return
     if 0 < fields.get("max_msgs", 0) < state.messages:
@@ -441,10 +445,19 @@ def purge_stream(
     if keep is not None and sequence is not None:
         raise click.UsageError("Give one of --keep and --sequence.")
     found = jetstream(options).stream(name)
-    what = "all messages" if subject is None else f"messages of {subject}"
-    confirm(f"Remove {what} from {name}?", force=force)
+    confirm(f"Remove {purged(subject, keep, sequence)} from {name}?", force=force)
     count = found.purge(subject=subject, sequence=sequence, keep=keep)
     say(f"removed {count:,} messages from {name}")
+
+
+def purged(subject: str | None, keep: int | None, sequence: int | None) -> str:
+    """
+    Return which messages a purge removes, for a question.
+    """
+    what = "all messages" if subject is None else f"all messages of {subject}"
+    if keep:
+        return f"{what} but the newest {keep:,}"
+    return what if sequence is None else f"{what} before sequence {sequence:,}"
 
 
 def _limit(count: int | None) -> str | None:

@@ -407,6 +407,8 @@ class TestStreams:
         )
         without = run("pub", f"{stream.name}.a", "x", "--ttl", "1m")
         assert without.output.endswith("give the stream --ttl with `jetsync stream edit`\n")
+        later = run("pub", f"{stream.name}.a", "--schedule", "@in 1h", "--target", "b", "x")
+        assert "give the stream --schedules with `jetsync stream edit` (400" in later.output
         nowhere = run("stream", "ls", "-s", "nats://127.0.0.1:1")
         assert nowhere.output.endswith("`jetsync server` starts one\n")
 
@@ -437,6 +439,14 @@ class TestStreams:
 
         assert run("stream", "purge", stream.name, input="n\n").exit_code == 1
         assert stream.info().state.messages == 1
+        some = ("stream", "purge", stream.name, "--sequence", "1000")
+        assert f"Remove all messages before sequence 1,000 from {stream.name}?" in (
+            run(*some, input="n\n").output
+        )
+        some = ("stream", "purge", stream.name, "--subject", "a", "--keep", "5")
+        assert f"Remove all messages of a but the newest 5 from {stream.name}?" in (
+            run(*some, input="n\n").output
+        )
         checked(run("stream", "purge", stream.name, "--subject", f"{stream.name}.a", input="y\n"))
         assert stream.info().state.messages == 0
 
@@ -452,7 +462,7 @@ class TestStreams:
 
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert refused.stderr == (
-            "Error: there is no terminal to ask for confirmation: use --force\n"
+            "Error: there is no terminal to ask for confirmation: add --yes\n"
         )
         assert stream.info().state.messages == 1
 

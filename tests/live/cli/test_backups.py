@@ -40,6 +40,7 @@ def test_a_stream(run):
     run("stream add A --subjects a.>")
     run("pub a.1 one")
     assert run("stream backup A copy").startswith("wrote a backup of A to copy, 1 message, ")
+    assert "the folder 'none' does not exist" in run("stream backup A none/copy", fails=1)
     assert "'copy': File exists" in run("stream backup A copy", fails=1)
     assert "already in use" in run("stream restore copy", fails=1)
     run("stream rm A --force")

@@ -87,6 +87,10 @@ class TestDead:
         assert listed("--reason", "paper", "--json") == [2]
         assert listed("--subject", f"{letters.name}.a", "--json") == [1, 2]
         assert listed("--from", "OTHER", "--json") == []
+        day = letters.get_message(2).timestamp
+        assert listed("--since", day.isoformat(), "--json") == [2, 4]
+        assert listed("--until", day.isoformat(), "--json") == [1]
+        assert listed("--since", "1h", "--until", day.isoformat(), "--json") == [1]
         assert run("ls", letters.name, "--reason", "zebra") == "No dead letter matches.\n"
 
         shown = run("show", letters.name, "1")
@@ -111,7 +115,7 @@ class TestDead:
         """
         replay = ("replay", letters.name)
 
-        assert "use --force" in run(*replay, "1", fails=1)
+        assert "add --yes" in run(*replay, "1", fails=1)
         assert "Give SEQUENCES" in run(*replay, fails=2)
         assert "add --yes" in run(*replay, "1", "--json", fails=2)
         assert run(*replay, "--all", "--dry-run") == "3 dead letters: 1, 2, 4\n"
@@ -143,10 +147,11 @@ class TestDead:
         """
         remove = ("rm", letters.name)
 
-        assert "use --force" in run(*remove, "--all", fails=1)
+        assert "add --yes" in run(*remove, "--all", fails=1)
         assert run(*remove, "--consumer", "first", "--yes") == "2 dead letters were removed\n"
         assert "message 3 of" in run(*remove, "3", "--yes", fails=1)
-        assert run(*remove, "4", "-y") == "1 dead letter was removed\n"
+        assert run(*remove, "--until", "1h", "--dry-run") == "No dead letter matches.\n"
+        assert run(*remove, "4", "4", "-y") == "1 dead letter was removed\n"
         assert letters.info().state.messages == 1
 
 

@@ -63,7 +63,7 @@ class TestStreamEdit:
         """
         command = ("stream", "edit", stream.name, "--description", "new")
 
-        assert "use --force" in run(*command, fails=1)
+        assert "add --yes" in run(*command, fails=1)
         assert "new" in run(*command, "--dry-run")
         assert stream.info().config.description is None
         assert run(*command, "--yes").endswith(f"changed the stream {stream.name}\n")
@@ -119,6 +119,9 @@ class TestStreamEdit:
 
         shown = run("stream", "edit", stream.name, "--max-msgs", "4", "--dry-run")
         assert "the stream has 9 messages: the oldest are removed at once" in shown
+        each = ("stream", "edit", stream.name, "--dry-run", "--max-msgs-per-subject")
+        assert "subjects with more than 8 messages lose the oldest at once" in run(*each, "8")
+        assert "at once" not in run(*each, "9")
         assert stream.info().state.messages == 9
 
     def test_nothing_to_change_is_a_usage_error(self, run, stream):
@@ -260,6 +263,8 @@ class TestConsumers:
         assert 3500 < stream.consumer("worker").cached_info.pause_remaining <= 3600
         assert json.loads(run(*pause, "2100-01-01T00:00:00Z", "--json"))["paused"] is True
         assert "paused" in run("consumer", "report", stream.name, "--interval", "0")
+        waits = ("consumer", "next", stream.name, "worker", "--wait", "1s")
+        assert "within 1s: it is paused until 2100-01-01" in run(*waits, fails=1)
         assert run("consumer", "resume", stream.name, "worker").endswith("delivers messages\n")
         assert stream.consumer("worker").cached_info.paused is False
         assert "is over" in run(*pause, "2020-01-01", fails=1)
@@ -275,7 +280,7 @@ class TestConsumers:
             message.ack_sync()
         reset = ("consumer", "reset", stream.name, "worker", "--seq", "2")
 
-        assert "use --force" in run(*reset, fails=1)
+        assert "add --yes" in run(*reset, fails=1)
         assert "add --yes" in run(*reset, "--json", fails=2)
         shown = answers_of(pseudo_terminal, "y", *reset)
         assert f"Move the consumer worker of {stream.name} from sequence 3 to sequence 2?" in shown
@@ -326,7 +331,7 @@ class TestBuckets:
             bucket.put("k", value)
         revert = ("kv", "revert", bucket.bucket, "k", "1")
 
-        assert "use --force" in run(*revert, fails=1)
+        assert "add --yes" in run(*revert, fails=1)
         assert "Replace 'two' by 'one' in k?" in answers_of(pseudo_terminal, "y", *revert)
         assert bucket.get("k").value == b"one"
         bucket.delete("k")
@@ -346,7 +351,7 @@ class TestBuckets:
         bucket.delete("k")
         compact = ("kv", "compact", bucket.bucket)
 
-        assert "use --force" in run(*compact, fails=1)
+        assert "add --yes" in run(*compact, fails=1)
         assert run(*compact, "-y") == "removed what was left of 1 deleted key\n"
         assert [entry.is_deleted for entry in bucket.history("k")] == [True]
         run(*compact, "-y", "--older-than", "0")
