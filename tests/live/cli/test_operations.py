@@ -123,6 +123,9 @@ class TestStreamEdit:
         assert "subjects with more than 8 messages lose the oldest at once" in run(*each, "8")
         assert "at once" not in run(*each, "9")
         assert stream.info().state.messages == 9
+        stream.update(max_msgs_per_subject=9)
+        js.publish_many((f"{stream.name}.b", b"x") for _ in range(3))
+        assert "at once" not in run(*each, "10")
 
     def test_nothing_to_change_is_a_usage_error(self, run, stream):
         """
