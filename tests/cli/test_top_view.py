@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from types import SimpleNamespace
 
+import attrs
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -158,3 +160,17 @@ def test_rows_without_a_number_come_last():
     """
     rows = [{"stream": name, "lag": lag} for name, lag in (("b", 1), ("a", None), ("c", 1))]
     assert [row["stream"] for row in in_order(rows, "lag")] == ["b", "c", "a"]
+
+
+def test_a_consumer_that_was_moved_back_has_no_rate():
+    """
+    After a reset, a consumer has delivered fewer messages than before, which is no rate.
+    """
+    start = dt.datetime(2026, 8, 6, tzinfo=dt.timezone.utc)
+    before, now = (
+        SimpleNamespace(created=start, ts=start + dt.timedelta(seconds=second), count=count)
+        for second, count in ((1, 9), (2, 4))
+    )
+    first = sampled(before, None, lambda info: info.count)
+    assert sampled(now, first, lambda info: info.count).rate is None
+    assert sampled(now, attrs.evolve(first, info=now), lambda info: info.count).rate == 0
