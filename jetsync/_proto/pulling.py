@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 from jetsync import errors
 from jetsync._proto.buffered import Buffered
 from jetsync._proto.consumer_probe import read_gone
+from jetsync._proto.frames import SERVER_BUFFER
 from jetsync._proto.ordered import MissingMessages
 from jetsync.events import PullOutcome
+from jetsync.values.ack_subject import parse_ack_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +67,11 @@ class Pulling(Buffered):
         # Whether an open pull was given up, for example with its connection. The server may keep it
         # until it expires, and then serves it as well, because the inbox is subscribed again.
         self.gave_up: bool = False
+        # The reply subject and the payload size of the last message that arrived.
+        self._last_reply = b""
+        self._last_size = 0
+        # Whether `overload` has been reported.
+        self._was_overloaded = False
 
     @property
     def may_be_served(self) -> bool:
@@ -121,6 +128,9 @@ class Pulling(Buffered):
                     messages = self.order.admit(messages) if self.error is None else ()
                     if self.order.has_gap:
                         self.fail(MissingMessages())
+                if messages:
+                    _, self._last_reply, _, payload = messages[-1]
+                    self._last_size = len(payload)
                 self.hear(messages, now)
                 for status, pull in received.statuses:
                     outcome = PullOutcome.IGNORED
@@ -134,6 +144,37 @@ class Pulling(Buffered):
             elif is_last and answer[2] is None:
                 self.exists(answer[3], now)
         return found
+
+    def awaited(self) -> tuple[int, int]:
+        """
+        Return how many bytes the server may have for the open pulls, and the size of one message.
+
+        Both are estimates, from the messages in the buffer and the one that arrived last.
+        """
+        last = parse_ack_reply(self._last_reply)
+        if last is None:
+            return 0, 0
+        sizes = [self._last_size, *(len(payload) for *_, payload in self.snapshot())]
+        size = sum(sizes) // len(sizes)
+        messages = self.pulls.pending_messages
+        if last.delivered == 1:
+            # No more are left in the stream. The server does not count those to be redelivered.
+            messages = min(messages, last.pending)
+        awaited = size * messages
+        # 0 if the pulls have no limit in bytes.
+        return min(awaited, self.pulls.pending_bytes or awaited), size
+
+    def overload(self) -> tuple[int, int] | None:
+        """
+        Return :meth:`awaited` if the server may have dropped this client as too slow; else None.
+
+        Call it when the connection is lost. It reports this once.
+        """
+        if self._was_overloaded:
+            return None
+        awaited = self.awaited()
+        self._was_overloaded = awaited[0] > SERVER_BUFFER
+        return awaited if self._was_overloaded else None
 
     def heard_now(self, now: float) -> None:
         """Count silence from now on."""

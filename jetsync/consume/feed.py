@@ -183,6 +183,10 @@ class Feed(ABC, Generic[E]):
     def send(self, now: float) -> bool:
         """Send what is due; return False if nothing can be sent now."""
 
+    def lost(self, epoch: int, now: float) -> None:
+        """Report to the engine that the connections up to *epoch* are lost."""
+        self.engine.lost(epoch, now)
+
     def _take_news(self, now: float) -> None:
         """Take frames, losses and refusals out of the mailbox."""
         box, engine = self.box, self.engine
@@ -194,7 +198,7 @@ class Feed(ABC, Generic[E]):
             return
         lost = box.take_lost()
         if lost:
-            engine.lost(lost, now)
+            self.lost(lost, now)
         for subject, denial in box.take_denials():
             if subject == self.target.subject:
                 engine.fail(denial)

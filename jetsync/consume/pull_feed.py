@@ -127,6 +127,28 @@ class PullFeed(Feed[Pulling]):
         if pulls.strays.fresh or pulls.sifted.fresh:
             target.report_strays(pulls.strays, pulls.sifted)
 
+    def lost(self, epoch: int, now: float) -> None:
+        """
+        Report a loss. Warn if the pulls could bring more than a server keeps for a slow client.
+
+        A server that drops a slow client says so only in its own log.
+        """
+        overload = self.engine.overload()
+        if overload is not None:
+            awaited, size = overload
+            room = frames.SERVER_BUFFER // 2
+            _logger.warning(
+                "pull_too_large",
+                stream=self.target.stream,
+                consumer=self.target.consumer,
+                message_size=size,
+                awaited=awaited,
+                reason="the server may have dropped this client as a slow consumer: by "
+                f"default it keeps {frames.SERVER_BUFFER >> 20} MiB for a client; "
+                f"pass max_bytes={room} or max_messages={max(room // size, 1)}",
+            )
+        super().lost(epoch, now)
+
     def send(self, now: float) -> bool:
         """Send the pulls that are due, and the probe; return False if nothing can be sent now."""
         engine = self.engine

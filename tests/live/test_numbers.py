@@ -36,6 +36,7 @@ GIVEN = {
     "last": 1,
     "messages": [("s.1", b"x")],
     "name": "w",
+    "path": "no backup",
     "patterns": "k",
     "revision": 1,
     "sequence": 1,
