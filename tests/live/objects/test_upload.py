@@ -19,7 +19,7 @@ from helpers.interrupts import interrupted_at, steps_of
 from helpers.lacking import needs_fork
 from helpers.waiting import eventually
 from jetsync import hookimpl
-from jetsync._api import get_message
+from jetsync._api import replica_or_leader
 from jetsync._io.requests import Request
 from jetsync._proto.outcome import Cause, outcome_of
 from jetsync.devserver import DevServer
@@ -186,7 +186,7 @@ class TestFaults:
                     # As if it had not arrived.
                     self._session.router._waiters[self.address] = self
 
-        monkeypatch.setattr(get_message, "Request", Lossy)
+        monkeypatch.setattr(replica_or_leader, "Request", Lossy)
         data = os.urandom(size)
         observer.put("a", data)
         assert lost
