@@ -287,7 +287,9 @@ class TestMain:
             group = app if name == "jetsync" else app.get_command(context, name)
             own = set(group.list_commands(context))
             assert own & set(words.split()) == set()
-            assert set(_suggestions._OTHER_NAMES[name].values()) <= own
+            # Such as `stream backup`: then the group has to be there.
+            names = {words.split()[0] for words in _suggestions._OTHER_NAMES[name].values()}
+            assert names <= own
             assert own & set(_suggestions._OTHER_NAMES[name]) == set()
 
     @pytest.mark.parametrize("arguments", [(), ("stream",)])
@@ -316,7 +318,7 @@ class TestMain:
         """
         The help says what DURATION and SIZE are, and points to the `nats` command line.
         """
-        text = run("--help").output
+        text = " ".join(run("--help").output.split())
 
         assert "1h30m" in text
         assert "512KB" in text
@@ -1315,7 +1317,8 @@ class TestDocumentation:
         ]
 
         for line in lines:
-            words = shlex.split(line)
+            # A pipe leads to another command.
+            words = shlex.split(line.split(" | ")[0])
             command = app
             context = click.Context(app, info_name="jetsync")
             while isinstance(command, click.Group):
