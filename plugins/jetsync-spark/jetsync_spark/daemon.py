@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import jetsync  # noqa: F401 - so that the workers have it.
+from jetsync import connect  # noqa: F401 - the first name loads the client, for all workers.
 
 __all__: list[str] = []
 

@@ -303,4 +303,4 @@ class TestArrow:
         with pytest.raises(Exception, match=r"row 0 of partition 0: .*does not capture") as caught:
             jetsync_spark.publish_arrow(rows, options, stream=target.name).collect()
 
-        assert "subject elsewhere): add it to the stream" in str(caught.value)
+        assert "subject elsewhere): add the subject to the stream" in str(caught.value)
