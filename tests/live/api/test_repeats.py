@@ -12,7 +12,7 @@ import pytest
 
 import jetsync
 from helpers.waiting import eventually
-from jetsync._api import account, get_message
+from jetsync._api import account, replica_or_leader
 from jetsync.values.headers import Headers
 
 STREAM = {
@@ -138,7 +138,7 @@ def impatient(monkeypatch):
     Take an answer for late after a moment.
     """
     monkeypatch.setattr(account, "LATE", 0.05)
-    monkeypatch.setattr(get_message, "LATE", 0.05)
+    monkeypatch.setattr(replica_or_leader, "LATE", 0.05)
     # Otherwise, slow requests are sent again after half of their time.
     monkeypatch.setattr(account, "SLOW_ENDPOINTS", ("none",))
 
