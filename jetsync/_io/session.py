@@ -53,9 +53,6 @@ POSTED_WAIT: Final = 1.0
 # Seconds to wait for the thread of a client that could not connect.
 BRIDGE_STOP_TIMEOUT: Final = 1.0
 
-# Off: on a busy machine, some requests of `tests/soak/test_direct.py` got no answer with it.
-USE_SHORTCUT: Final = False
-
 _logger = get_logger("jetsync.connection")
 
 
@@ -134,7 +131,7 @@ class Session:
         self.lane = lane = nats.lane
         subscriptions = lane.subscriptions
         sid = subscriptions.new_sid()
-        self.ask = shortcut(lane, self.router, sid) if USE_SHORTCUT else None
+        self.ask = shortcut(lane, self.router, sid)
         self.router.line = subscriptions.listen(sid, self.router)
         await nats.start()
 
