@@ -1,5 +1,5 @@
 """
-The event loop of the peers that need one.
+The event loop of the peers that need one, and the rows that they do alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    from benchmarks.jobs import Job, Sample
 
 T = TypeVar("T")
 
@@ -31,3 +33,18 @@ class LoopPeer:
         Run one coroutine to its end.
         """
         return self.loop.run_until_complete(work)
+
+    def fetch(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch.
+        """
+        return self.run(self._fetch(job, ack=False))
+
+    def fetch_ack(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch and acknowledge each message.
+        """
+        return self.run(self._fetch(job, ack=True))
+
+    async def _fetch(self, job: Job, *, ack: bool) -> Sample:
+        raise NotImplementedError

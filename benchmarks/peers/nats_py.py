@@ -87,18 +87,6 @@ class Peer(AwaitedBuckets, LoopPeer):
 
     publisher = publish_many
 
-    def fetch(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch.
-        """
-        return self.run(self._fetch(job, ack=False))
-
-    def fetch_ack(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch and acknowledge each message.
-        """
-        return self.run(self._fetch(job, ack=True))
-
     def ordered(self, job: Job) -> Sample:
         """
         Subscribe with its ordered consumer, to which the server pushes.
@@ -116,8 +104,8 @@ class Peer(AwaitedBuckets, LoopPeer):
         return sample
 
     # There is no consume for pull consumers; its users fetch in a loop.
-    consume = fetch
-    consume_ack = fetch_ack
+    consume = LoopPeer.fetch
+    consume_ack = LoopPeer.fetch_ack
 
     async def _fetch(self, job: Job, *, ack: bool) -> Sample:
         subscription = await self.jetstream.pull_subscribe_bind(job.consumer, job.stream)

@@ -95,18 +95,6 @@ class Peer(LoopPeer):
 
         return self.run(in_tasks(job, lambda: jetstream.publish(job.subject, payload), bulk))
 
-    def fetch(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch.
-        """
-        return self.run(self._fetch(job, ack=False))
-
-    def fetch_ack(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch and acknowledge each message.
-        """
-        return self.run(self._fetch(job, ack=True))
-
     async def _fetch(self, job: Job, *, ack: bool) -> Sample:
         consumer, left = await self._consumer(job), job.count
         with measured(job.count) as sample:

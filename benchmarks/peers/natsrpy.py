@@ -107,18 +107,6 @@ class Peer(LoopPeer):
 
         return self.run(in_tasks(job, one, bulk))
 
-    def fetch(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch.
-        """
-        return self.run(self._fetch(job, ack=False))
-
-    def fetch_ack(self, job: Job) -> Sample:
-        """
-        Fetch batch after batch and acknowledge each message.
-        """
-        return self.run(self._fetch(job, ack=True))
-
     async def _fetch(self, job: Job, *, ack: bool) -> Sample:
         stream = await self.jetstream.streams.get(job.stream)
         consumer = await stream.consumers.get_pull(job.consumer)
@@ -136,8 +124,8 @@ class Peer(LoopPeer):
         return sample
 
     # Its own consume is slower than fetching in a loop.
-    consume = fetch
-    consume_ack = fetch_ack
+    consume = LoopPeer.fetch
+    consume_ack = LoopPeer.fetch_ack
 
     def get_last(self, job: Job) -> Sample:
         """
