@@ -116,12 +116,12 @@ class Selection:
     Which dead letters a command concerns.
     """
 
-    subject: str | None
-    stream_name: str | None
-    consumer: str | None
-    reason: str | None
-    since: dt.datetime | None
-    until: dt.datetime | None
+    subject: str | None = None
+    stream_name: str | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
     sequences: tuple[int, ...] = ()
     every: bool = False
 
@@ -266,9 +266,7 @@ def show_letter(
     """
     if raw and as_json:
         raise click.UsageError("--raw prints only the payload: leave out --json.")
-    (letter,) = Selection(None, None, None, None, None, None, (sequence,)).letters(
-        jetstream(options).stream(stream)
-    )
+    (letter,) = Selection(sequences=(sequence,)).letters(jetstream(options).stream(stream))
     message = letter.message
     if raw:
         write_raw(message.data)

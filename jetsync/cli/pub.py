@@ -172,14 +172,21 @@ def publish_one(js: jetsync.JetStream, message: jetsync.OutboundMessage, *, as_j
     """
     Publish one message and print where it is stored.
     """
-    ack = js.publish(
-        message.subject,
-        message.data,
-        headers=message.headers,
-        msg_id=message.msg_id,
-        ttl=message.ttl,
-    )
+    ack = js.publish(**given(message))
     show_ack(ack, "stored", as_json=as_json)
+
+
+def given(message: jetsync.OutboundMessage) -> dict[str, Any]:
+    """
+    Return the message as keywords of a call that publishes it.
+    """
+    return {
+        "subject": message.subject,
+        "data": message.data,
+        "headers": message.headers,
+        "msg_id": message.msg_id,
+        "ttl": message.ttl,
+    }
 
 
 def show_ack(ack: jetsync.PubAck, what: str, *, as_json: bool) -> None:
@@ -205,15 +212,7 @@ def publish_later(
     """
     Have the server publish a message later or repeatedly, and print where the schedule is stored.
     """
-    ack = js.schedule(
-        message.subject,
-        message.data,
-        headers=message.headers,
-        msg_id=message.msg_id,
-        ttl=message.ttl,
-        **when,
-        **how,
-    )
+    ack = js.schedule(**given(message), **when, **how)
     show_ack(ack, "scheduled", as_json=as_json)
 
 
