@@ -653,7 +653,7 @@ class TestMistakes:
 
         assert run("select * from S", fails=1) == (
             "Error: direct get from stream 'S' is not supported:"
-            " create the stream with --direct, or let `nats stream edit --allow-direct` change it\n"
+            " give the stream --direct with `jetsync stream edit`\n"
         )
 
     def test_without_a_server(self, run):
