@@ -141,7 +141,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     places = {collection_path, *collection_path.parents}
     if _LIVE in places:
         return places.isdisjoint(_SENSITIVE) or None
-    return (_chosen() == "oldest" and "thorough" not in collection_path.read_text("utf-8")) or None
+    if _chosen() != "oldest" or collection_path.suffix != ".py":
+        return None
+    return "thorough" not in collection_path.read_text("utf-8") or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
