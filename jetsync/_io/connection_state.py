@@ -37,6 +37,8 @@ class ConnectionState:
         self.lane: Lane
         # The server that the client is connected to, or was connected to last.
         self.server: ServerInfo = ServerInfo()
+        # Whether a connection of this process or of a parent had TLS. A later one must have it too.
+        self.had_tls: bool = False
         self.closed: Latch = Latch()
         # Set before `closed`, when the client begins to close.
         self.closing: Latch = Latch()

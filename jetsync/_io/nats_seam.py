@@ -188,8 +188,7 @@ class NatsConnection:
         self._client = _Client(options, self._on_unexpected, self._on_last_loss)
         websocket = is_websocket(options.server_list())
         kind = WebSocketLaneTransport if websocket else LaneTransport
-        self.transport: LaneTransport = kind(loop, state, options)
-        self.transport.on_exhausted = self._on_exhausted
+        self.transport: LaneTransport = kind(loop, state, options, self._on_exhausted)
         self.pool = self.transport.next_server.pool
         self.lane = self.transport.lane
         # Failed attempts and refused logins that the first connect still allows. None: any number.

@@ -70,8 +70,6 @@ class Session:
     ) -> None:
         self._options = options
         self._plugins = plugins
-        # Whether a connection of the parent process had TLS, so that each of this one must have it.
-        self._parent_had_tls = parent is not None and parent.had_tls
         # Random, and unique to this session.
         self.token: str = secrets.token_hex(8)
         self.inbox: str = f"{options.inbox_prefix}.{self.token}"
@@ -82,6 +80,8 @@ class Session:
         self.ask: Callable[[Asked, bytes, Deadline, int | None], None] | None = None
         self.handles: OpenHandles = OpenHandles()
         self.state: ConnectionState = ConnectionState(options, plugins)
+        if parent is not None:
+            self.state.had_tls = parent.state.had_tls
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
         # Whether the plugins end with it.
@@ -127,18 +127,12 @@ class Session:
 
     async def _connect(self) -> None:
         self._nats = nats = NatsConnection(self.state, self._options)
-        nats.transport.had_tls = self._parent_had_tls
         self.lane = lane = nats.lane
         subscriptions = lane.subscriptions
         sid = subscriptions.new_sid()
         self.ask = shortcut(lane, self.router, sid)
         self.router.line = subscriptions.listen(sid, self.router)
         await nats.start()
-
-    @property
-    def had_tls(self) -> bool:
-        """Whether an earlier connection had TLS. A later one must have it too."""
-        return self._nats is not None and self._nats.transport.had_tls
 
     def close(self, timeout: float) -> None:
         """

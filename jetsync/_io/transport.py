@@ -104,14 +104,13 @@ class LaneTransport:
         loop: asyncio.AbstractEventLoop,
         state: ConnectionState,
         options: ConnectOptions,
+        on_exhausted: Callable[[], object],
     ) -> None:
         self.lane = state.lane = Lane(loop, self._on_control)
         self.attempt = Attempt()
         self.next_server = NextServer(state, options)
         # Called if each server has had all its attempts.
-        self.on_exhausted: Callable[[], object] = _do_nothing
-        # Whether an earlier connection of the client had TLS. A later one must have it too.
-        self.had_tls: bool = False
+        self._on_exhausted = on_exhausted
         self._loop = loop
         self._state = state
         self._options = options
@@ -149,7 +148,9 @@ class LaneTransport:
 
     async def _open(self, chosen: Server) -> None:
         """Connect to the first address of the host that answers."""
-        await self._prepare_tls()
+        if self._asks_tls:
+            # First, because the files may be wrong.
+            await self._tls()
         await self._in_time(self._dial(urlsplit(chosen.url)))
 
     async def connect_tls(
@@ -290,7 +291,7 @@ class LaneTransport:
         chosen = await self.next_server.take_server(self._budget)
         self._check_over()
         if chosen is None:
-            self.on_exhausted()
+            self._on_exhausted()
             # Ends nats-py's attempts.
             raise asyncio.CancelledError
         self._inbound.clear()
@@ -327,11 +328,6 @@ class LaneTransport:
             await asyncio.wait({self._outside})
         self._outside = result = in_thread(call, *arguments)
         return await asyncio.shield(result)
-
-    async def _prepare_tls(self) -> None:
-        """Read the TLS files, if the options or an earlier connection ask for TLS."""
-        if self._asks_tls:
-            await self._tls()
 
     async def _tls(self) -> ssl.SSLContext:
         """Return the TLS context of this attempt, made from the files as they are now."""
@@ -404,7 +400,7 @@ class LaneTransport:
     @property
     def _asks_tls(self) -> bool:
         """Whether no connection without TLS may be made."""
-        return self.had_tls or self._options_ask_tls
+        return self._state.had_tls or self._options_ask_tls
 
     def _begin_tls(self, info: dict[str, Any], server: ServerInfo) -> None:
         """Make nats-py start TLS after INFO if the server or the client asks for it."""
@@ -448,7 +444,7 @@ class LaneTransport:
                 raise errors.ConnectError(
                     f"the server sent {line[:40]!r} before it accepted the login"
                 )
-        self.had_tls = self.had_tls or attempt.secure
+        self._state.had_tls |= attempt.secure
         self._handshaking = False
         self._eof = False
         assert attempt.info is not None
@@ -629,7 +625,3 @@ def _error_text(line: bytes) -> tuple[str, str]:
 def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _do_nothing() -> None:
-    """Do nothing."""

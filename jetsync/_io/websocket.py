@@ -21,6 +21,7 @@ from jetsync.errors import ConfigurationError, ConnectError
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
     from urllib.parse import ParseResult
 
     from jetsync._io.connection_state import ConnectionState
@@ -187,8 +188,9 @@ class WebSocketLaneTransport(LaneTransport):
         loop: asyncio.AbstractEventLoop,
         state: ConnectionState,
         options: ConnectOptions,
+        on_exhausted: Callable[[], object],
     ) -> None:
-        super().__init__(loop, state, options)
+        super().__init__(loop, state, options, on_exhausted)
         self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -168,6 +168,7 @@ class Listener:
     def __init__(self):
         self.notes = []
         self.connection = None
+        self.had_tls = False
 
     def on_connected(self):
         self.notes.append("connected")

@@ -314,8 +314,7 @@ class TestInTheClear:
 
         async def attempt(url):
             options = jetsync.ConnectOptions(servers=f"{'ws' if earlier else 'wss'}://a")
-            transport = NatsConnection(mock.Mock(), options).transport
-            transport.had_tls = earlier
+            transport = NatsConnection(mock.Mock(had_tls=earlier), options).transport
             # As if it had come into the pool in some way.
             transport.next_server.pool.replace([url])
             with pytest.raises(jetsync.ConnectError, match="use wss://"):
