@@ -112,8 +112,8 @@ class Lane:
 
     def __repr__(self) -> str:
         return (
-            f"<Lane {self.state.value} epoch={self.epoch} subscriptions={len(self.subscriptions)} "
-            f"out={self.outbox.size}>"
+            f"<Lane {self.state.value} epoch={self.epoch} "
+            f"subscriptions={self.subscriptions.count()} out={self.outbox.size}>"
         )
 
     @property
@@ -325,10 +325,6 @@ class Lane:
                 waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
                 return self.outbox.bytes_out - int.from_bytes(waiting, sys.byteorder)
         return self.outbox.bytes_out
-
-    def has_input(self) -> bool:
-        """Return whether bytes have arrived that no thread has read yet; loop thread."""
-        return self.reader.has_input()
 
     def abort(self) -> None:
         """End the connection, for example because it sends invalid bytes; any thread."""

@@ -93,7 +93,7 @@ class Probe:
     ) -> None:
         """Continue the probe if nothing has arrived, and end the connection after its last PING."""
         epoch, bytes_in, sent, delivered = before
-        if lane.epoch != epoch or lane.bytes_in != bytes_in or lane.has_input():
+        if lane.epoch != epoch or lane.bytes_in != bytes_in or lane.reader.has_input():
             return
         progress = lane.delivered()
         if delivered < sent and progress > delivered:

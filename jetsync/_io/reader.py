@@ -277,7 +277,7 @@ class Reader:
             self._gate.ignore()
 
     def has_input(self) -> bool:
-        """Return whether bytes have arrived that no thread has read yet."""
+        """Return whether bytes have arrived that no thread has read yet; loop thread."""
         return self._gate is not None and self._gate.has_input()
 
     def after_fork(self) -> None:

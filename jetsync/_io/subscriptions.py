@@ -51,9 +51,6 @@ class Subscriptions:
         self._owners: dict[bytes, weakref.ref[object]] = {}
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
 
-    def __len__(self) -> int:
-        return len(self._lines)
-
     def sub_lines(self) -> bytes:
         """Return the ``SUB`` lines of all subscriptions, for a new connection; loop thread."""
         lines = dict(self._lines)
