@@ -175,8 +175,10 @@ class Consumption(TakingStorage):
     def _take_next(self, deadline: Deadline | None = None) -> Message | None:
         """Take a message as ``__next__`` does, or as ``next`` if there is a deadline."""
         core = self._core
-        if core.pool is not None or self._auto_ack:
-            self._before_taking()
+        if core.pool is not None:
+            raise ConflictingUseError("the handler takes the messages: leave it out to iterate")
+        if self._auto_ack:
+            self._ack_last()
         frame: Frame | None = None
         try:
             while frame is None:
@@ -292,12 +294,6 @@ class Consumption(TakingStorage):
             failures=0 if core.pool is None else core.pool.failures,
             lost=engine.lost_messages if isinstance(engine, PushEngine) else 0,
         )
-
-    def _before_taking(self) -> None:
-        if self._core.pool is not None:
-            raise ConflictingUseError("the handler takes the messages: leave it out to iterate")
-        if self._auto_ack:
-            self._ack_last()
 
     def _ack_last(self) -> None:
         """Acknowledge the message that this thread took last, together with others."""
