@@ -27,7 +27,7 @@ from jetsync.publish.atomic_attempt import (
     retryable_failure,
 )
 from jetsync.publish.atomic_messages import BatchMessages, for_each
-from jetsync.publish.hooks import BatchHooks
+from jetsync.publish.hooks import batch_hooks
 from jetsync.publish.retry import wait_for_retry
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import OutboundMessage, final_message, message_iterator, subject_of
@@ -100,11 +100,7 @@ class AtomicBatch:
             options.batch_id or context.connection.new_batch_id()
         )
         self._turn = Turn(USED)
-        plugins = context.plugins
-        sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks: BatchHooks | None = None
-        if sees_messages:
-            self._hooks = BatchHooks(plugins)
+        self._hooks = batch_hooks(context.plugins)
         # Where the application created the batch.
         self._creator = creator
         # The messages of the attempt. Before the first attempt, each call has its own: the first

@@ -27,7 +27,7 @@ from jetsync._base.log import get_logger
 from jetsync._base.pickling import refuse_copy
 from jetsync._proto.fastingest import Phase
 from jetsync.publish.fast_link import FastLink
-from jetsync.publish.hooks import BatchHooks
+from jetsync.publish.hooks import batch_hooks, refuse_staging
 from jetsync.publish.ttl_floor import RaisedTtls
 from jetsync.values.outbound import (
     Expect,
@@ -152,10 +152,7 @@ class FastPublisher:
         self._options = options
         plugins = context.plugins
         self._enter_commit = plugins.enter_batch_commit
-        sees_messages = plugins.prepare is not None or plugins.shared_headers is not None
-        self._hooks: BatchHooks | None = None
-        if sees_messages:
-            self._hooks = BatchHooks(plugins)
+        self._hooks = batch_hooks(plugins)
         self._raised_ttls = RaisedTtls(context)
         self._link = link = FastLink(
             context,
@@ -167,7 +164,7 @@ class FastPublisher:
         # Whether messages are sent unchanged, because there is no default ttl and no plugin.
         self._is_plain = options.ttl is None and self._hooks is None
         # Stages what `add` may stage without a further step.
-        self._stage = link.stage.stage if self._is_plain else _refuse
+        self._stage = link.stage.stage if self._is_plain else refuse_staging
         # One for each error of `on_gap`. Appending is one step, and `+=` would not be.
         self._callback_errors: list[None] = []
         self._connection.writers.add(self)
@@ -505,8 +502,3 @@ class FastPublisher:
                 except Exception:
                     self._callback_errors.append(None)
                     _logger.exception("callback_failed")
-
-
-def _refuse(_subject: object, _data: object) -> int:
-    """Stage nothing, because the message may have to be changed."""
-    return 0

@@ -166,6 +166,17 @@ class BulkHooks:
         return item if self.prepare is None else self.prepare(coerce_outbound(item))
 
 
+def batch_hooks(plugins: Plugins) -> BatchHooks | None:
+    """Return the hooks of a batch; None if no plugin changes messages."""
+    changes_messages = plugins.prepare is not None or plugins.shared_headers is not None
+    return BatchHooks(plugins) if changes_messages else None
+
+
+def refuse_staging(*_: object) -> int:
+    """Stage nothing, in place of ``Stage.stage``, because the message may have to be changed."""
+    return 0
+
+
 class BatchHooks:
     """
     The plugins that change the messages of a batch.

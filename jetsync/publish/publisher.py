@@ -41,7 +41,7 @@ from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.flight import Flight
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish.hooks import BulkHooks
+from jetsync.publish.hooks import BulkHooks, refuse_staging
 from jetsync.values.outbound import Expect, OutboundMessage
 from jetsync.values.pub_acks import PublishFailure
 
@@ -218,7 +218,7 @@ class Publisher:
         )
         self._hooks.begin(options.operation, pipeline.tally)
         # Stages what `publish` may stage without a further step.
-        self._stage = _refuse if self._hooks.changes_messages else flight.stage.stage
+        self._stage = refuse_staging if self._hooks.changes_messages else flight.stage.stage
         try:
             flight.open()
             flight.permit()
@@ -751,11 +751,6 @@ def _run(
         counters.guard(hooks.leave, counters.statistics(flight), broken)
         if not dropped:
             ended.set()
-
-
-def _refuse(*_: object) -> int:
-    """Stage nothing, because plugins change the message first."""
-    return 0
 
 
 def _release(work: Signal, ended: Latch) -> bool:
