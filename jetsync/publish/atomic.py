@@ -81,11 +81,9 @@ class AtomicBatch:
     batch.
     """
 
-    # Threads: any. The thread of a commit waits without the turn; its phase keeps other calls
-    # out.
-    # Locks: the batch turn, `_turn`, protects all fields, but `add` stages messages without
-    # it. `discard` only sets `_discarding` if another call has the turn. Plugins run without
-    # it.
+    # Threads: any. The thread of a commit waits without the turn; its phase keeps other calls out.
+    # Locks: the batch turn, `_turn`, protects all fields, but `add` stages messages without it.
+    # `discard` only sets `_discarding` if another call has the turn. Plugins run without it.
 
     __reduce__ = refuse_copy
 

@@ -3,7 +3,7 @@ Check that the server and the stream support a batch, before sending it.
 
 Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 drop ``allow_batched``. They store
 the messages of a batch one by one. The configuration that the server returns for the stream is the
-only reliable sign. Sources: facts about servers 2.10 to 2.15; ADR-50.
+only reliable sign (ADR-50; seen on servers 2.10 to 2.15).
 """
 
 from __future__ import annotations

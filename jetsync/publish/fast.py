@@ -141,8 +141,7 @@ class FastPublisher:
 
     # Threads: any.
     # Locks: the publisher turn, that of `_link`, protects it and its engine, also during waits.
-    # `add` stages messages without it. Plugins, `on_gap` and iterables of the user run
-    # without it.
+    # `add` stages messages without it. Plugins, `on_gap` and iterables of the user run without it.
 
     __reduce__ = refuse_copy
 

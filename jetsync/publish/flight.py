@@ -489,8 +489,8 @@ class Flight:
         """
         End the messages whose outcome is known, decide about retries, and send those that are due.
 
-        Calls plugins. A ``Publisher`` takes the three steps itself: it has the turn
-        during the first and the last, but not while plugins run.
+        Calls plugins. A ``Publisher`` takes the three steps itself: it has the turn during the
+        first and the last, but not while plugins run.
         """
         failed = self.process_outcomes()
         if failed:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jetsync.values.headers import SharedHeaders
 
 # A block of an atomic batch is written at this many messages, and a block of larger ones at this
-# many bytes.
-# With 128-byte messages, half as many cost a sixth more CPU. With more, the server idles meanwhile.
+# many bytes. With 128-byte messages, half as many cost a sixth more CPU. With more, the server
+# idles meanwhile.
 MOST_STAGED: Final = 128
 MOST_STAGED_BYTES: Final = 64 << 10
 
