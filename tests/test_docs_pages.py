@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from helpers.doc_pages import script_of
+from jetsync import Message
+from jetsync._io.outbox import ACK_LIMIT
 
 ROOT = Path(__file__).parents[1]
 STEPS = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "getting-started.md"]
@@ -91,3 +93,12 @@ def test_times_have_an_offset():
     ]
     assert times
     assert [each for each in times if not each[-1]] == []
+
+
+def test_the_number_of_acks_that_are_collected():
+    """
+    The docstring of ``ack`` and the how-to say how many acks are sent together at most.
+    """
+    howto = (ROOT / "docs" / "howto" / "fetch.md").read_text("utf-8")
+    assert f"the acknowledgements of up to {ACK_LIMIT} messages" in howto
+    assert f" or {ACK_LIMIT} acknowledgements" in " ".join((Message.ack.__doc__ or "").split())

@@ -339,7 +339,7 @@ class Message(MessageStorage):
         Acknowledge the message without waiting for the server's confirmation.
 
         jetsync collects acknowledgements and sends them together, at the latest after 5
-        milliseconds or 128 acknowledgements. It sends them earlier if a thread makes a request or
+        milliseconds or 256 acknowledgements. It sends them earlier if a thread makes a request or
         waits for messages. :meth:`nak`, :meth:`term` and :meth:`in_progress` are sent immediately.
 
         If the consumer has ``ack_policy`` none, the server ignores these four calls. jetsync then
