@@ -16,6 +16,7 @@ from jetsync._io.connection import Connection
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._io.probe import PING_WAIT, Probe
+from jetsync._io.session import Session
 from jetsync._io.translate import parse_denied
 from jetsync.errors import (
     ConnectError,
@@ -679,6 +680,16 @@ class TestListener:
         found = connection.statistics()
         assert (found.bytes_in, found.bytes_out, found.strays) == (5, 7, 3)
         assert (found.requests_in_flight, found.subscriptions) == (0, 1)
+
+
+class TestSession:
+    @pytest.mark.parametrize("had_tls", [True, False])
+    def test_a_forked_child_requires_tls_like_its_parent(self, had_tls):
+        """The session of a child requires TLS if its parent had a connection with TLS."""
+        options = ConnectOptions(loop="asyncio")
+        parent = Session(options, Plugins())
+        parent.state.had_tls = had_tls
+        assert Session(options, Plugins(), parent).state.had_tls is had_tls
 
 
 class TestNames:
