@@ -164,10 +164,13 @@ class TestStop:
         def leave(request):
             raise SystemExit
 
-        with pytest.raises(jetsync.ConflictingUseError, match="SystemExit"), service:
-            with pytest.raises(ServiceError, match="500"):
-                call(caller, name)
-            assert service.wait(timeout=30)
+        service.start()
+        with pytest.raises(ServiceError, match="500"):
+            call(caller, name)
+        assert service.wait(timeout=30)
+
+        with pytest.raises(jetsync.ConflictingUseError, match="SystemExit"):
+            service.run()
 
     def test_endpoints_may_be_added_while_it_runs(self, service, caller, name):
         """
