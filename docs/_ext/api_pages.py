@@ -40,6 +40,8 @@ MODULES = (
     "jetsync_otel",
     "jetsync_retry",
     "jetsync_schema",
+    "jetsync_services",
+    "jetsync_services.testing",
     "jetsync_spark",
 )
 """The modules that users import from. Their `__all__` is what is public."""
@@ -60,7 +62,6 @@ INTERNAL = {
     "Publisher.finish",
     "StoredMessage.from_direct",
     "StreamConfig.lacks",
-    "Subscription.unsubscribe_nowait",
 }
 """Methods that only jetsync itself calls."""
 

@@ -4,7 +4,6 @@ Groups of endpoints, and what endpoints inherit from them.
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -36,18 +35,8 @@ TIMEOUT: Final = 30.0
 """The default time of a handler, in seconds."""
 
 
-class Inherit(enum.Enum):
-    """
-    The queue group of an endpoint or group that names none.
-    """
-
-    INHERIT = "that of the group or service"
-
-    def __repr__(self) -> str:
-        return "INHERIT"
-
-
-INHERIT: Final = Inherit.INHERIT
+INHERIT: Final = ""
+"""The queue group of an endpoint or group that names none, as in nats.go."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -194,4 +183,4 @@ class Group:
         return f"{self._prefix}.{subject}" if self._prefix else subject
 
     def _queue(self, given: str | Inherit | None) -> str | None:
-        return self._queue_group if isinstance(given, Inherit) else checks.queue_of(given)
+        return self._queue_group if given == INHERIT else checks.queue_of(given)

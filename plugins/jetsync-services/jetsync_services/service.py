@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from jetsync.typing import Seconds
     from jetsync_services.documents import EndpointInfo
     from jetsync_services.endpoint import Handling, Settings
-    from jetsync_services.group import Inherit
 
 __all__ = ["Service"]
 
