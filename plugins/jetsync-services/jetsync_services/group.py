@@ -77,7 +77,7 @@ class Group:
         """The queue group of endpoints that name none; None if they have none."""
         return self._queue_group
 
-    def group(self, name: str, *, queue_group: str | Inherit | None = INHERIT) -> Group:
+    def group(self, name: str, *, queue_group: str | None = INHERIT) -> Group:
         """
         Return a group within this one.
 
@@ -96,7 +96,7 @@ class Group:
         name: str,
         *,
         subject: str | None = None,
-        queue_group: str | Inherit | None = INHERIT,
+        queue_group: str | None = INHERIT,
         metadata: Mapping[str, str] | None = None,
         threads: int = 1,
         max_waiting: int = MAX_WAITING,
@@ -182,5 +182,5 @@ class Group:
     def _joined(self, subject: str) -> str:
         return f"{self._prefix}.{subject}" if self._prefix else subject
 
-    def _queue(self, given: str | Inherit | None) -> str | None:
+    def _queue(self, given: str | None) -> str | None:
         return self._queue_group if given == INHERIT else checks.queue_of(given)

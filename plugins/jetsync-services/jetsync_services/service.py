@@ -179,7 +179,7 @@ class Service:
         name: str,
         *,
         subject: str | None = None,
-        queue_group: str | Inherit | None = INHERIT,
+        queue_group: str | None = INHERIT,
         metadata: Mapping[str, str] | None = None,
         threads: int = 1,
         max_waiting: int = MAX_WAITING,
@@ -199,7 +199,7 @@ class Service:
             timeout=timeout,
         )
 
-    def group(self, name: str, *, queue_group: str | Inherit | None = INHERIT) -> Group:
+    def group(self, name: str, *, queue_group: str | None = INHERIT) -> Group:
         """
         Return a group of endpoints; see :meth:`Group.group`.
         """
