@@ -23,7 +23,7 @@ PROGRAM = """
 import os, sys, jetsync
 from jetsync_services import Service
 
-client = jetsync.connect(sys.argv[1], drain_timeout=60)
+client = jetsync.connect(sys.argv[1], connect_timeout=60, drain_timeout=60)
 service = Service(client, sys.argv[2], version="1.0.0")
 log = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
