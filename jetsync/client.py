@@ -4,6 +4,7 @@ The client: one connection, core NATS, and access to JetStream.
 
 from __future__ import annotations
 
+import _thread
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +34,12 @@ from jetsync._io.session import report_at_exit
 from jetsync._proto import frames
 from jetsync.consume.core import CLOSING_WAIT
 from jetsync.consume.request_many import Answers
-from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
+from jetsync.consume.subscription import (
+    MAX_PENDING,
+    MAX_PENDING_BYTES,
+    UNSUBSCRIBE_GRACE,
+    Subscription,
+)
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions, completed
 from jetsync.system import System
@@ -51,7 +57,7 @@ if TYPE_CHECKING:
     from jetsync._hooks.manager import PluginInfo
     from jetsync.options import ConnectFields
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload
+    from jetsync.values.outbound import OutboundMessage, Payload
     from jetsync.values.server_info import PoolServer, ServerInfo, Statistics
 
 __all__ = ["Client", "connect"]
@@ -635,6 +641,41 @@ class Client:
             subscription.drain()
         return subscription
 
+    # Hooks, for libraries on top of core NATS.
+
+    def prepare_message(self, message: OutboundMessage) -> OutboundMessage:
+        """
+        Pass a message through the hook ``jetsync_prepare_message``, as publishing to a stream does.
+
+        :meth:`publish` and :meth:`request` do not call hooks. A library on top of them uses this,
+        and then sends the subject, payload and headers of the result. Sends nothing. Thread-safe.
+
+        Args:
+            message: The message.
+
+        Raises:
+            PluginError: A plugin refuses the message.
+        """
+        prepare = self._connection.plugins.prepare
+        return message if prepare is None else prepare(message)
+
+    def receive_message(self, message: Message) -> Message:
+        """
+        Pass a message through the hook ``jetsync_message_received``, as reading with a consumer
+        does.
+
+        Subscriptions and replies to requests do not call hooks. A library on top of them uses this,
+        and then handles the result. Thread-safe.
+
+        Args:
+            message: A message of a subscription or a reply.
+
+        Raises:
+            PluginError: A plugin refuses the message.
+        """
+        received = self._connection.plugins.received
+        return message if received is None else received(message)
+
     # The system account.
 
     def system(
@@ -709,7 +750,7 @@ class Client:
         return subject.encode(), payload, header
 
     def _set_stopping(self, stopping: bool) -> None:  # noqa: FBT001 - called by StopSignal.
-        """If *stopping*, end consumptions and subscriptions after what has arrived; never waits."""
+        """If *stopping*, end consumptions and subscriptions after what was sent; never waits."""
         # First, because another thread may be about to begin a consumption.
         self._connection.stopping = stopping
         self._stopping = list_of(self._subscriptions) if stopping else []
@@ -717,6 +758,23 @@ class Client:
             for consumption in list_of(self._connection.consumptions):
                 consumption.drain()
             for subscription in self._stopping:
+                # The server may have sent messages that have not arrived yet.
+                subscription.unsubscribe_nowait()
+            if self._stopping:
+                # Not `threading.Thread`: the interrupted code may hold a lock that its `start`
+                # takes.
+                _thread.start_new_thread(self._drain_unsubscribed, (self._stopping,))
+
+    def _drain_unsubscribed(self, subscriptions: list[Subscription]) -> None:
+        """End subscriptions when what was in flight has arrived. A signal handler cannot wait."""
+        try:
+            if self._connection.is_connected:
+                self._connection.flush(Deadline.after(UNSUBSCRIBE_GRACE))
+        except errors.JetSyncError:
+            # Nothing more arrives, or not in time.
+            pass
+        finally:
+            for subscription in subscriptions:
                 subscription.drain()
 
     def _stop_now(self) -> None:

@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 
 MODULES = (
     "jetsync",
+    "jetsync.cli.commands",
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
     "jetsync_otel",
     "jetsync_retry",
     "jetsync_schema",
+    "jetsync_services",
+    "jetsync_services.testing",
     "jetsync_spark",
 )
 """The modules that users import from. Their `__all__` is what is public."""
@@ -59,7 +62,6 @@ INTERNAL = {
     "Publisher.finish",
     "StoredMessage.from_direct",
     "StreamConfig.lacks",
-    "Subscription.unsubscribe_nowait",
 }
 """Methods that only jetsync itself calls."""
 
@@ -90,7 +92,8 @@ def analyze(module: str) -> ModuleAnalyzer:
     facade = ModuleAnalyzer.for_module(module)
     facade.analyze()
     home = importlib.import_module(module)
-    for found in pkgutil.walk_packages(home.__path__, f"{module}."):
+    # A module that is no package has no path.
+    for found in pkgutil.walk_packages(getattr(home, "__path__", ()), f"{module}."):
         # The compiled core has no source.
         if not found.name.endswith(("__main__", "_speedups")):
             analyzer = ModuleAnalyzer.for_module(found.name)

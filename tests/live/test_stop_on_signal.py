@@ -15,6 +15,7 @@ from helpers.streams import fill
 from helpers.thorough import thorough_except
 from helpers.waiting import eventually
 from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 
 # On Windows, SIGTERM cannot be sent, and SIGINT only from a terminal. So these tests send
 # Ctrl-Break, as a supervisor would.
@@ -293,3 +294,29 @@ def test_wrong_arguments_of_a_stop_signal_are_named(client, error, argument, sig
     with pytest.raises(error) as caught:
         client.stop_on_signal(*signals, **options)
     assert caught.value.argument == argument
+
+
+def test_messages_in_flight_at_the_signal_are_yielded(nats_server):
+    """
+    A loop over a subscription yields what the server had sent before it handled the unsubscription.
+    """
+    with CutProxy(nats_server.url) as proxy, jetsync.connect(nats_server.url) as other:
+        client = jetsync.connect(proxy.url)
+        subscription = client.subscribe("flight")
+        client.flush()
+        proxy.pause("to_client")
+        for _ in range(100):
+            other.publish("flight")
+        other.flush()
+
+        def run():
+            with client.stop_on_signal(signal.SIGTERM):
+                signal.raise_signal(signal.SIGTERM)
+                proxy.resume("to_client")
+                yielded.extend(subscription)
+
+        yielded = []
+        with pytest.raises(SystemExit):
+            run()
+
+        assert len(yielded) == 100

@@ -84,6 +84,7 @@ PLUGINS = (
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
     Distribution("jetsync-schema", "plugins/jetsync-schema", "[json]"),
+    Distribution("jetsync-services", "plugins/jetsync-services", "[cli]"),
     Distribution(
         "jetsync-spark",
         "plugins/jetsync-spark",

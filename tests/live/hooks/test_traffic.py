@@ -412,3 +412,49 @@ class TestFetch:
         (call,) = recorder.calls
         assert call["message"].subject == f"{stream.name}.routed"
         assert stream.get_message(1).subject == f"{stream.name}.routed"
+
+
+class Changing:
+    """
+    A plugin that changes messages, and refuses empty ones.
+    """
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        message.subject += ".prepared"
+        if not message.data:
+            raise ValueError("empty")
+
+    @hookimpl
+    def jetsync_message_received(self, message):
+        if not message.data:
+            raise ValueError("empty")
+        return message.replace(data=message.data + b" received")
+
+
+class TestCoreNats:
+    def test_a_library_passes_messages_through_the_hooks(self, nats_server):
+        """
+        prepare_message and receive_message return what the plugins make of a message, or raise.
+        """
+        with jetsync.connect(nats_server.url, plugins=[Changing()]) as client:
+            message = jetsync.Message(b"a", b"", None, b"x")
+
+            assert (
+                client.prepare_message(jetsync.OutboundMessage("a", b"x")).subject == "a.prepared"
+            )
+            assert client.receive_message(message).data == b"x received"
+            with pytest.raises(jetsync.PluginError, match="empty"):
+                client.prepare_message(jetsync.OutboundMessage("a"))
+            with pytest.raises(jetsync.PluginError, match="empty"):
+                client.receive_message(jetsync.Message(b"a", b"", None, b""))
+
+    def test_without_plugins_a_message_stays(self, nats_server):
+        """
+        Without plugins, both return the given object.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            sent, received = jetsync.OutboundMessage("a"), jetsync.Message(b"a", b"", None, b"")
+
+            assert client.prepare_message(sent) is sent
+            assert client.receive_message(received) is received
