@@ -36,6 +36,7 @@ MODULES = (
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
+    "jetsync_groups",
     "jetsync_otel",
     "jetsync_retry",
     "jetsync_schema",
