@@ -126,7 +126,8 @@ class GroupConsumption:
         self._watch = watch
         self._max_messages = max_messages
         self._pid = os.getpid()
-        self._closing = threading.Event()
+        # No Event: a signal handler that interrupts its `set` would wait for its lock for ever.
+        self._closing = False
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._consumer: jetsync.Consumer | None = None
@@ -144,6 +145,7 @@ class GroupConsumption:
         self._next_check = 0.0
         name = f"jetsync-groups-{plan.member}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "active" if self.is_active else "waiting"
@@ -161,17 +163,6 @@ class GroupConsumption:
     ) -> None:
         self.close()
         self.wait()
-
-    def start(self) -> None:
-        """
-        Start the member's thread.
-        """
-        try:
-            self._thread.start()
-        except BaseException:
-            self._closing.set()
-            self._watch.close()
-            raise
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -212,7 +203,7 @@ class GroupConsumption:
         until the group is deleted. So the member's messages wait for its next instance. Does not
         wait, see :meth:`wait`. Safe to repeat, and safe in a signal handler.
         """
-        self._closing.set()
+        self._closing = True
         consumption = self._consumption
         if consumption is not None and os.getpid() == self._pid:
             consumption.close()
@@ -225,10 +216,13 @@ class GroupConsumption:
             timeout: Seconds to wait. Default: no limit.
 
         Raises:
+            ConflictingUseError: The caller is the handler, which would wait for itself.
             ForkedProcessError: The consumption belongs to the parent of this process.
         """
         if os.getpid() != self._pid:
             raise jetsync.ForkedProcessError
+        if self._worker.thread == threading.get_ident():
+            raise jetsync.ConflictingUseError("the handler cannot wait for its own end")
         ended = self._done.wait(timeout)
         if ended and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -272,10 +266,8 @@ class GroupConsumption:
             self._watch.close()
 
     def _follow(self) -> None:
-        while not self._closing.is_set():
+        while not self._closing:
             entry = self._watch.next(timeout=LOOK)
-            if self._closing.is_set():
-                return
             if entry is not None and not self._apply(entry):
                 return
             self._check()
@@ -374,7 +366,7 @@ class GroupConsumption:
         self._joins += 1
         self._next_check = time.monotonic() + max(plan.ack_wait, CHECK)
         self._log("group_member_joined", partitions=self.partitions, waited=round(waited, 3))
-        if self._closing.is_set():
+        if self._closing:
             self._consumption.close()
 
     def _count(self, worker: Worker) -> None:

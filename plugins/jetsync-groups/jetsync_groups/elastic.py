@@ -280,7 +280,8 @@ def create_elastic_group(
         max_buffered_messages,
         max_buffered_bytes,
     )
-    js, documents = group._js, group._documents  # noqa: SLF001 - the same file.
+    js = jetsync.JetStream.of(stream)
+    documents = Documents(js, ELASTIC_BUCKET, ElasticSettings)
     origin = stream.info(timeout=timeout).config
     if origin.retention is jetsync.RetentionPolicy.INTEREST:
         text = f"stream {stream.name!r} has retention 'interest', so a group would miss messages"

@@ -132,11 +132,13 @@ class Member:
         if plan.is_static and plan.member not in settings.names:
             raise NotAMemberError(plan.stream, plan.group, f"it has no member {plan.member!r}")
         watch = bucket.watch(key_of(plan.stream, plan.group), timeout=plan.timeout)
-        consumption = GroupConsumption(
-            plan, handler, letters, settings=settings, watch=watch, max_messages=max_messages
-        )
-        consumption.start()
-        return consumption
+        try:
+            return GroupConsumption(
+                plan, handler, letters, settings=settings, watch=watch, max_messages=max_messages
+            )
+        except BaseException:
+            watch.close()
+            raise
 
     def _check_target(self, subject: str) -> None:
         plan = self._plan

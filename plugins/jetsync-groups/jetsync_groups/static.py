@@ -182,7 +182,7 @@ def create_static_group(
     if not wanted.names:
         text = "a static group needs members or mappings: they cannot be added later"
         raise jetsync.InvalidArgumentError(text, argument="members")
-    documents = group._documents  # noqa: SLF001 - the same file.
+    documents = Documents(jetsync.JetStream.of(stream), STATIC_BUCKET, StaticSettings)
     origin = stream.info(timeout=timeout).config
     bucket = documents.create_bucket(origin.num_replicas or 1, timeout=timeout)
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from typing import TYPE_CHECKING, Final
 
 import jetsync
@@ -37,6 +38,8 @@ class Worker:
     ) -> None:
         self._handler = handler
         self._letters = letters
+        # The thread that is in the handler.
+        self.thread: int | None = None
         self.calls: int = 0
         self.handled: int = 0
         self.failures: int = 0
@@ -71,7 +74,11 @@ class Worker:
                 return
             raise _NotStoredError("the dead letter could not be stored")
         try:
-            self._handler(shown)
+            self.thread = threading.get_ident()
+            try:
+                self._handler(shown)
+            finally:
+                self.thread = None
         except Exception as error:
             self.failures += 1
             delivered = message.metadata.delivered

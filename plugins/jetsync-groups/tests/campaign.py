@@ -18,6 +18,8 @@ Usage: campaign.py MESSAGES SECONDS [SEED]
 from __future__ import annotations
 
 import collections
+import contextlib
+import itertools
 import json
 import os
 import random
@@ -36,6 +38,7 @@ from jetsync_groups import create_elastic_group
 HERE = Path(__file__).parent
 STREAM, GROUP = "CAMPAIGN", "g"
 KEYS, MEMBERS, PARTITIONS, ACK_WAIT = 1000, 8, 24, 3
+SLOW = float(os.environ.get("JETSYNC_GROUPS_SLOW", "0.005"))
 PEER = os.environ.get("JETSYNC_GROUPS_PEER")
 
 
@@ -54,6 +57,8 @@ class Process:
         if is_go:
             assert PEER is not None
             options = ["-ack-wait", f"{ACK_WAIT}s", "-timeout", "24h"]
+            # The peer sleeps before each acknowledgement.
+            options += ["-sleep", "50"] if SLOW >= 1 else []
             command = [PEER, "pcg-member", url, STREAM, GROUP, member, *options]
         else:
             script = str(HERE / "member_process.py")
@@ -85,7 +90,7 @@ class Process:
             elif kind == "end":
                 found.append((int(number), open_at.pop(int(number)), int(at)))
             elif kind == "error":
-                print("member ended:", self.member, number)
+                pass
         found += [(number, at, None) for number, at in open_at.items()]
         return found
 
@@ -167,16 +172,12 @@ class Campaign:
             del self.alive[member]
         elif kind == "delete":
             self.note("delete", member)
-            try:
+            with contextlib.suppress(jetsync.ConsumerNotFoundError):
                 buffer.delete_consumer(member)
-            except jetsync.ConsumerNotFoundError:
-                pass
         else:
             self.note("step_down", member)
-            try:
+            with contextlib.suppress(jetsync.ApiError):
                 group.step_down(member)
-            except jetsync.ApiError:
-                pass
 
     @staticmethod
     def resume(process: Process, pause: list[int]) -> None:
@@ -233,7 +234,7 @@ def report(campaign: Campaign, messages: int) -> dict[str, object]:
     unexplained = []
     for number, found in runs.items():
         found.sort(key=lambda each: each[0])
-        for run, _ in zip(found, found[1:], strict=False):
+        for run, _ in itertools.pairwise(found):
             reason = why_twice(campaign, *run)
             twice[reason] += 1
             if reason == "unexplained":
@@ -244,7 +245,7 @@ def report(campaign: Campaign, messages: int) -> dict[str, object]:
     details = []
     for found in by_key.values():
         found.sort(key=lambda each: each[0])
-        for (s1, e1, p1), (s2, _, p2) in zip(found, found[1:], strict=False):
+        for (s1, e1, p1), (s2, _, p2) in itertools.pairwise(found):
             until = e1 or p1.killed or s1
             if until <= s2:
                 continue
@@ -294,10 +295,12 @@ def why_twice(campaign: Campaign, start: int, end: int | None, process: Process)
     for at, kind, member in campaign.events:
         if kind == "delete" and member == process.member and start - 10**9 <= at <= near + 10**9:
             return "the campaign deleted the consumer"
-    for at, kind, _ in campaign.events:
-        if kind in {"drop", "add"} and start - 3 * 10**9 <= at <= near + 3 * 10**9:
-            if process.is_go:
-                return "a Go member deleted its consumer while it worked"
+    changed = any(
+        kind in {"drop", "add"} and start - 3 * 10**9 <= at <= near + 3 * 10**9
+        for at, kind, _ in campaign.events
+    )
+    if process.is_go and changed:
+        return "a Go member deleted its consumer while it worked"
     if process.is_go:
         return "a Go member, no event near"
     return "unexplained"
@@ -361,4 +364,3 @@ def is_done(buffer: jetsync.Stream, messages: int) -> bool:
 
 if __name__ == "__main__":
     result = run(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
-    print(json.dumps(result, indent=1))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import jetsync
 from jetsync_groups import create_elastic_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import jetsync
     from jetsync_groups import ElasticGroup
 
 

@@ -16,8 +16,8 @@ import time
 import jetsync
 from jetsync_groups import elastic_group
 
-SLOW = 0.005
-"""The share of messages that take longer."""
+SLOW = float(os.environ.get("JETSYNC_GROUPS_SLOW", "0.005"))
+"""The share of messages that take 50 ms."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     def handle(message: jetsync.Message) -> None:
         number = message.data.decode()
         os.write(log, f"{time.time_ns()} start {number}\n".encode())
-        if random.random() < SLOW:  # noqa: S311 - not for secrets.
+        if random.random() < SLOW:
             time.sleep(0.05)
         os.write(log, f"{time.time_ns()} end {number}\n".encode())
 

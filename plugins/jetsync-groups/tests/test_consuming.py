@@ -4,13 +4,20 @@ Members that consume: what they get, and how they follow changes of their group.
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 from conftest import until
 
 import jetsync
-from jetsync_groups import GroupChangedError, GroupDocumentError, origin_of, partition
+from jetsync_groups import (
+    GroupChangedError,
+    GroupDocumentError,
+    elastic_group,
+    origin_of,
+    partition,
+)
 
 pytestmark = pytest.mark.live
 
@@ -225,8 +232,6 @@ def test_two_processes_of_one_member(nats_server, orders, group, publish, handle
     """
     group.add_members("a")
     with jetsync.connect(nats_server.url) as client:
-        from jetsync_groups import elastic_group
-
         same = elastic_group(client.jetstream().stream(orders.name), "g")
         with join(group, "a", handler) as first:
             publish(0, "1")
@@ -315,8 +320,6 @@ def test_a_closed_client_ends_the_member(nats_server, orders, group, handler):
     """
     The consumption ends without an error when its client is closed.
     """
-    from jetsync_groups import elastic_group
-
     group.add_members("a")
     with jetsync.connect(nats_server.url) as client:
         mine = elastic_group(client.jetstream().stream(orders.name), "g")
@@ -355,3 +358,47 @@ def test_options_of_a_member_are_checked(group, options):
         group.join("a").consume(None)
     with pytest.raises(jetsync.InvalidArgumentError):
         group.join("a").consume(print, max_messages=1)
+
+
+def test_a_handler_may_close_but_not_wait(group, publish):
+    """
+    A handler that would wait for itself gets an error.
+    """
+    found, errors = [], []
+
+    def handle(message):
+        found[0].close()
+        try:
+            found[0].wait()
+        except jetsync.ConflictingUseError as error:
+            errors.append(error)
+
+    group.add_members("a")
+    with join(group, "a", handle) as consumption:
+        found.append(consumption)
+        publish(0)
+        assert consumption.wait(timeout=30)
+    assert len(errors) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_cannot_use_the_consumption(group, handler):
+    """
+    In a child, `wait` raises an error instead of waiting for a thread that does not exist.
+    """
+    group.add_members("a")
+    with join(group, "a", handler) as consumption:
+        until(lambda: consumption.is_active)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                consumption.close()
+                consumption.wait()
+            except jetsync.ForkedProcessError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not consumption.closed
