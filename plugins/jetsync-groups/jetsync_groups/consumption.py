@@ -266,13 +266,18 @@ class GroupConsumption:
             self._watch.close()
 
     def _follow(self) -> None:
-        while not self._closing:
+        while self._is_open():
             entry = self._watch.next(timeout=LOOK)
-            if entry is not None and not self._apply(entry):
+            if entry is not None and self._is_open() and not self._apply(entry):
                 return
-            self._check()
-            if self._consumption is None and time.monotonic() >= self._next_try:
+            if self._is_open():
+                self._check()
+            due = self._consumption is None and time.monotonic() >= self._next_try
+            if due and self._is_open():
                 self._join()
+
+    def _is_open(self) -> bool:
+        return not self._closing
 
     def _apply(self, entry: jetsync.Entry[bytes]) -> bool:
         """Follow a change of the document; return False if the group was deleted."""

@@ -36,11 +36,12 @@ class Handler:
     def __call__(self, message: jetsync.Message) -> None:
         self.entered.set()
         assert self.go_on.wait(30)
+        error = self.error
         with self.changed:
             self.messages.append(message)
             self.changed.notify_all()
-        if self.error is not None:
-            raise self.error
+        if error is not None:
+            raise error
 
     def hold(self) -> None:
         """
