@@ -36,7 +36,7 @@ def main() -> None:
             time.sleep(0.05)
         os.write(log, f"{time.time_ns()} end {number}\n".encode())
 
-    with jetsync.connect(url) as client:
+    with jetsync.connect(url, connect_timeout=60) as client:
         found = elastic_group(client.jetstream().stream(stream, timeout=30), group, timeout=30)
         joined = found.join(member, ack_wait=float(ack_wait), max_ack_pending=1)
         with joined.consume(handle) as consumption:

@@ -116,6 +116,31 @@ def test_a_change_waits_for_the_running_handler(group, publish, handler, another
     assert len(handler.messages) == len(another.messages) == 1
 
 
+def test_a_standby_leaves_the_consumer_to_the_process_that_works(
+    nats_server, orders, group, publish, handler, another
+):
+    """
+    If a member is dropped while one of its processes handles a message, the other process of it
+    does not delete the consumer, so the next member waits for the handler.
+    """
+    group.add_members("a")
+    handler.hold()
+    with jetsync.connect(nats_server.url) as client:
+        same = elastic_group(client.jetstream().stream(orders.name), "g")
+        with join(group, "a", handler), join(group, "b", another):
+            publish(3, "1")
+            assert handler.entered.wait(30)
+            with join(same, "a", another) as standby:
+                until(lambda: standby.is_active)
+                group.set_mappings({"b": range(4)})
+                until(lambda: not standby.is_active)
+                assert not another.entered.wait(ACK_WAIT + 1)
+                handler.go_on.set()
+                assert handler.wait_count(1) == ["1"]
+                publish(3, "2")
+                assert another.wait_count(1) == ["2"]
+
+
 def test_a_member_with_the_same_partitions_goes_on(group, handler, another):
     """
     A change that leaves a member's partitions alone does not interrupt it.
