@@ -52,6 +52,7 @@ class Process:
         self.path = folder / f"{number:05d}-{member}"
         self.killed: int | None = None
         self.pauses: list[list[int]] = []
+        self.errors: list[str] = []
         self.started = time.time_ns()
         self.ended: int | None = None
         if is_go:
@@ -90,7 +91,7 @@ class Process:
             elif kind == "end":
                 found.append((int(number), open_at.pop(int(number)), int(at)))
             elif kind == "error":
-                pass
+                self.errors.append(f"{self.member}: {number}")
         found += [(number, at, None) for number, at in open_at.items()]
         return found
 
@@ -278,6 +279,7 @@ def report(campaign: Campaign, messages: int) -> dict[str, object]:
             "go": sum(p.is_go for p in campaign.processes),
         },
         "by go": sum(1 for found in runs.values() for _, _, p in found if p.is_go),
+        "errors": [error for each in campaign.processes for error in each.errors],
         "details": details[:20],
         "unexplained": unexplained[:20],
     }
@@ -364,3 +366,4 @@ def is_done(buffer: jetsync.Stream, messages: int) -> bool:
 
 if __name__ == "__main__":
     result = run(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
