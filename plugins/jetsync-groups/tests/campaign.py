@@ -209,8 +209,8 @@ def publish(url: str, messages: int) -> None:
     """
     Publish the messages: message i has key i % KEYS.
     """
-    with jetsync.connect(url) as client:
-        js = client.jetstream()
+    with jetsync.connect(url, connect_timeout=60) as client:
+        js = client.jetstream(timeout=30)
         for first in range(0, messages, 10_000):
             numbers = range(first, min(first + 10_000, messages))
             js.publish_many((f"c.k{i % KEYS}", str(i).encode()) for i in numbers)
@@ -315,8 +315,8 @@ def run(messages: int, seconds: float, seed: int = 1) -> dict[str, object]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, DevServer() as server:
         folder = Path(name)
-        with jetsync.connect(server.url) as client:
-            js = client.jetstream()
+        with jetsync.connect(server.url, connect_timeout=60) as client:
+            js = client.jetstream(timeout=30)
             stream = js.create_stream(STREAM, subjects=["c.*"])
             group = create_elastic_group(
                 stream, GROUP, max_members=PARTITIONS, partition_by=[("c.*", [1])]
