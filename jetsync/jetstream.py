@@ -13,7 +13,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.lists import pages
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.dropped import find_creator
-from jetsync._base.fields import check_count, check_function, config_of
+from jetsync._base.fields import check_count, check_function, config_of, wrong_type
 from jetsync._base.iterations import Iteration
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
@@ -89,6 +89,17 @@ class JetStream:
 
     def __repr__(self) -> str:
         return f"<JetStream {self._context.prefix}>"
+
+    @classmethod
+    def of(cls, stream: Stream) -> JetStream:
+        """
+        Return the context that a stream handle was made with.
+
+        Libraries that are given a stream can reach its buckets and other streams with it.
+        """
+        if not isinstance(stream, Stream):
+            raise wrong_type("stream", "a Stream", stream)
+        return cls(stream._context)  # noqa: SLF001 - a stream is a part of its context.
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """

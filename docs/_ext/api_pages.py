@@ -37,6 +37,7 @@ MODULES = (
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
+    "jetsync_groups",
     "jetsync_otel",
     "jetsync_retry",
     "jetsync_schema",

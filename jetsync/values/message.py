@@ -19,6 +19,7 @@ from jetsync.values.codec import seconds_to_ns
 from jetsync.values.headers import FixedHeaders, block_of
 from jetsync.values.json_payloads import parse_json
 from jetsync.values.outbound import payload_bytes
+from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import marker_in, omitted_in, ttl_in
 
 if TYPE_CHECKING:
@@ -310,29 +311,36 @@ class Message(MessageStorage):
         return omitted_in(self._data, self._raw_headers, self)
 
     def replace(
-        self, *, data: Payload | None = None, headers: HeadersInput | None = None
+        self,
+        *,
+        subject: str | None = None,
+        data: Payload | None = None,
+        headers: HeadersInput | None = None,
     ) -> Message:
         """
-        Return a copy with another payload or other headers, for example in a hook.
+        Return a copy with another subject, payload or other headers, for example in a hook.
 
-        The copy has the subject, the reply subject and the metadata of this message. The two share
-        the right to acknowledge: if one is acknowledged, the other one is, too.
+        The copy has the reply subject and the metadata of this message. The two share the right to
+        acknowledge: if one is acknowledged, the other one is, too.
 
         Args:
+            subject: The subject of the copy. Default: that of this message.
             data: The payload of the copy. Default: that of this message.
             headers: The headers of the copy. Default: those of this message. ``{}`` removes them.
 
         Raises:
+            InvalidSubjectError: The subject is not valid.
             InvalidTypeError, InvalidArgumentError: The payload is neither bytes nor text.
             InvalidHeaderError: A header would break the header block.
         """
+        to = self._subject if subject is None else validate_subject(subject).encode()
         block, own = self._raw_headers, getattr(self, "_headers", None)
         if headers is not None:
             own = FixedHeaders(headers)
             block = block_of(own)
         payload = self._data if data is None else bytes(payload_bytes(data))
         acker = None if self.is_acked else SharedAcker(self)
-        return _copied((self._subject, self._raw_reply, block, payload), own, acker)
+        return _copied((to, self._raw_reply, block, payload), own, acker)
 
     def ack(self) -> None:
         """

@@ -13,6 +13,7 @@ from jetsync.errors import (
     DisconnectedError,
     InvalidArgumentError,
     InvalidHeaderError,
+    InvalidSubjectError,
     InvalidTypeError,
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
@@ -405,6 +406,26 @@ class TestReplace:
         assert copied.metadata == message.metadata
         assert copied.headers == message.headers
         assert copied.raw_headers == self.HEADERS
+
+    def test_another_subject(self, message, acker):
+        """A copy with another subject keeps everything else, and can be acknowledged."""
+        copied = message.replace(subject="eu.orders")
+        assert (copied.subject, message.subject) == ("eu.orders", "orders.1")
+        assert (copied.data, copied.headers, copied.metadata) == (
+            message.data,
+            message.headers,
+            message.metadata,
+        )
+        copied.ack()
+        assert message.is_acked
+        assert acker.bodies == [b"+ACK"]
+
+    @pytest.mark.parametrize("subject", ["", "orders.*", "a b", "a..b"])
+    def test_a_subject_that_is_not_valid_is_refused(self, message, subject):
+        """A copy cannot have a subject that no message can be published to."""
+        with pytest.raises(InvalidSubjectError):
+            message.replace(subject=subject)
+        assert not message.is_acked
 
     def test_other_headers(self, message):
         """A copy with other headers has them in every form."""

@@ -121,6 +121,20 @@ class TestCreate:
             js.stream_name_by_subject(f"no.{unique}")
 
 
+class TestContext:
+    def test_a_stream_leads_back_to_its_context(self, client, unique):
+        """JetStream.of returns a context with the prefix and timeout of the stream's own."""
+        made = client.jetstream(timeout=7).create_stream(unique)
+        js = jetsync.JetStream.of(made)
+        assert repr(js) == repr(client.jetstream())
+        assert js.stream(unique).config == made.config
+
+    def test_only_a_stream_has_a_context(self):
+        """Anything else is refused."""
+        with pytest.raises(jetsync.InvalidTypeError):
+            jetsync.JetStream.of("ORDERS")
+
+
 class TestUpdate:
     def test_a_max_age_below_the_duplicate_window(self, js, unique):
         """The error of a max_age that is less than the duplicate window names both fields."""
