@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.live, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).parent / "campaign_worker.py"
 JOBS = int(os.environ.get("JETSYNC_QUEUE_JOBS", "20000"))
 KILL_EVERY = 4.0
+LEAST_WORK = 2000
+"""Bytes of a log, from which a worker may be killed: some 40 jobs."""
 LAST = 1.0
 """Seconds before a kill in which a job that runs twice was begun or done."""
 
@@ -80,12 +82,11 @@ def test_no_job_is_lost_when_workers_are_killed(results, tmp_path):
         everyone, kills = list(workers), 0
         while (counts := queue.statistics()).open:
             assert time.monotonic() - began < 900, counts
-            if counts.open < 2000:
-                # Without kills, so that the run ends.
-                time.sleep(1)
-                continue
             time.sleep(random.uniform(0.5, 1.5) * KILL_EVERY / 2)
             place = random.randrange(4)
+            if counts.open < JOBS / 10 or workers[place].log.stat().st_size < LEAST_WORK:
+                # So that the run ends, also on a busy machine where a start takes seconds.
+                continue
             workers[place].kill()
             kills += 1
             workers[place] = Process(server, "soak", tmp_path, number, results)
@@ -143,7 +144,13 @@ def test_delayed_jobs_need_no_memory_in_a_worker():
     """
     with DevServer() as server, jetsync.connect(server.url) as client:
         queue = WorkQueue.open(client.jetstream(), "work", prefix="eta")
-        with queue.worker(lambda job: job.data) as worker:
+        runs = []
+
+        def handle(job):
+            runs.append(job.id)
+            return job.data
+
+        with queue.worker(handle):
             queue.put("warm").result(timeout=30)
             before = memory()
             began = time.monotonic()
@@ -159,7 +166,7 @@ def test_delayed_jobs_need_no_memory_in_a_worker():
             assert queue.statistics().scheduled == number - 1
             assert not jobs[17].cancel()
             assert queue.put("still works").result(timeout=30) == "still works"
-            assert worker.statistics.succeeded == 2
+            assert len(runs) == 2
     report(
         f"\n{number} delayed jobs put in {took:.1f} s, memory {before} to {after} MiB, "
         f"cancelled in {cancelled * 1000:.1f} ms"
