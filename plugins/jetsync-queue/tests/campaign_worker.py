@@ -32,7 +32,7 @@ def main(url, prefix, log, results):
         note("end", job)
         return job.data
 
-    with jetsync.connect(url) as client, client.stop_on_signal(exit_code=0):
+    with jetsync.connect(url, connect_timeout=60) as client, client.stop_on_signal(exit_code=0):
         queue = WorkQueue.open(
             client.jetstream(), "work", prefix=prefix, priorities=3, results=results == "1"
         )
