@@ -39,6 +39,7 @@ MODULES = (
     "jetsync.testing",
     "jetsync_groups",
     "jetsync_otel",
+    "jetsync_queue",
     "jetsync_retry",
     "jetsync_schema",
     "jetsync_services",

@@ -83,6 +83,7 @@ CORE = Distribution(
 PLUGINS = (
     Distribution("jetsync-groups", "plugins/jetsync-groups"),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
+    Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
     Distribution("jetsync-schema", "plugins/jetsync-schema", "[json]"),
     Distribution("jetsync-services", "plugins/jetsync-services", "[cli]"),
