@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-__all__ = ["check_names", "choice", "count"]
+__all__ = ["check_names", "choice", "count", "number"]
 
 
 def check_names(options: Any, known: Iterable[str], setting: str) -> Mapping[str, Any]:
@@ -58,3 +58,17 @@ def choice(options: Mapping[str, Any], name: str, values: tuple[str, ...], setti
             f"{setting}: {name} must be one of {', '.join(values)}, not {value!r}"
         )
     return str(value)
+
+
+def number(value: Any, name: str, setting: str, least: float) -> float:
+    """
+    Return an option that is a number of seconds of at least *least*.
+
+    Raises:
+        ImproperlyConfigured: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise ImproperlyConfigured(
+            f"{setting}: {name} must be seconds, at least {least:g}, not {value!r}"
+        )
+    return float(value)
