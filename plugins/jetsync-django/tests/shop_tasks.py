@@ -21,26 +21,31 @@ except ImportError:
 
 @task
 def add(a, b):
+    """Return the sum."""
     return a + b
 
 
 @task(queue_name="mail", priority=10)
 def send(to):
+    """Return the address."""
     return to
 
 
 @task
 def fail(text):
+    """Raise an error."""
     raise ValueError(text)
 
 
 @task
 def exit_with(code):
+    """Ask for the end of the program."""
     raise SystemExit(code)
 
 
 @task
 def unserializable():
+    """Return what JSON does not have."""
     return object()
 
 
@@ -63,12 +68,14 @@ def ask_again(path):
 
 @task
 async def later(value):
+    """Return the value, a moment later."""
     await asyncio.sleep(0.01)
     return value
 
 
 @task
 def note(path, text):
+    """Write a line."""
     write(path, text)
 
 
@@ -102,11 +109,13 @@ def kill_once(path, wanted, step):
 
 
 def on_started(task_result, **_):
+    """Die at the start, if the task says so."""
     if task_result.task.name == "dies":
         kill_once(*task_result.args, "is started")
 
 
 def on_finished(task_result, **_):
+    """Die at the end, if the task says so."""
     if task_result.task.name == "dies":
         kill_once(*task_result.args, "is finished")
 
