@@ -40,6 +40,7 @@ MODULES = (
     "jetsync_django",
     "jetsync_django.cache",
     "jetsync_otel",
+    "jetsync_queue",
     "jetsync_retry",
     "jetsync_schema",
     "jetsync_spark",

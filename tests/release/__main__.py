@@ -90,6 +90,7 @@ PLUGINS = (
         needs=("jetsync-queue",),
     ),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
+    Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
     Distribution("jetsync-schema", "plugins/jetsync-schema", "[json]"),
     Distribution(
