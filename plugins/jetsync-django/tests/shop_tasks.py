@@ -54,7 +54,7 @@ def tell(context):
     """Fail twice, and return what the context says in the third attempt."""
     if context.attempt < 3:
         raise ValueError(f"attempt {context.attempt}")
-    return [context.attempt, len(context.task_result.errors), context.task_result.status]
+    return [context.attempt, context.task_result.status]
 
 
 @task
