@@ -341,6 +341,16 @@ class TestStops:
 
         assert worker.run().succeeded == 1
 
+    def test_a_handler_cannot_wait_for_its_worker(self, queue):
+        """
+        The error says what to call. The worker stops nevertheless.
+        """
+        job = queue.put(1)
+        worker = queue.worker(lambda _: worker.stop())
+        worker.run()
+        with pytest.raises(JobFailedError, match="request_stop"):
+            job.result(timeout=30)
+
     def test_a_worker_ends_with_its_client(self, queue, nats_server):
         """
         It does not wait for a connection that will not come back.
