@@ -43,10 +43,10 @@ class JetStreamBackend(BaseTaskBackend):
     """
     Runs tasks of Django in workers on JetStream.
 
-    Set ``BACKEND`` to ``"jetsync_django.JetStreamBackend"``. Tasks wait on the server until a worker, ``manage.py jetsync_worker``, runs them. The methods
-    are those of Django's task backends. Any number of threads may use a backend. All backends with
-    the same ``SERVERS`` share one connection of the process, which the first call opens, also after
-    a fork.
+    Set ``BACKEND`` to ``"jetsync_django.JetStreamBackend"``. Tasks wait on the server until a
+    worker, ``manage.py jetsync_worker``, runs them. The methods are those of Django's task
+    backends. Any number of threads may use a backend. All backends with the same ``SERVERS`` share
+    one connection of the process, which the first call opens, also after a fork.
     """
 
     supports_defer = True
