@@ -93,6 +93,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"jetsync\.(.*\.)?_.*"),
     # Public classes of these folders name `jetsync` as their module. The others are internal.
     (r"py:class", r"jetsync\.(values|publish|consume|read|kv)\..*"),
+    (r"py:class", r"jetsync_django\.tasks\.options\..*"),
 ]
 # Fields named `bytes` make every mention of the built-in type ambiguous.
 suppress_warnings = ["ref.python"]

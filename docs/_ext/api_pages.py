@@ -37,6 +37,8 @@ MODULES = (
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
+    "jetsync_django",
+    "jetsync_django.cache",
     "jetsync_groups",
     "jetsync_otel",
     "jetsync_queue",
@@ -67,8 +69,10 @@ INTERNAL = {
 }
 """Methods that only jetsync itself calls."""
 
-MOCKED = ["pandas", "pyarrow", "pyspark"]
-"""What jetsync-spark needs, and what is not installed to build the documentation."""
+MOCKED = ["asgiref", "django", "django_tasks", "pandas", "pyarrow", "pyspark"]
+"""
+What jetsync-django and jetsync-spark need, and what is not installed to build the documentation.
+"""
 
 BLOCK = re.compile(
     r"^<!-- names of ([\w.]+) -->\n\n(.*?)\n\n(?:.*?)^<!-- end of names -->$",

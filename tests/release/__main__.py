@@ -54,6 +54,8 @@ class Distribution:
     """The arguments of pytest that select tests of a few minutes."""
     beside: frozenset[str] = frozenset()
     """Top-level modules beside the package."""
+    needs: tuple[str, ...] = ()
+    """The names of other plugins that it needs."""
     needs_java: bool = False
     """Whether the code of the README needs Java. Without Java it is skipped."""
 
@@ -81,6 +83,12 @@ CORE = Distribution(
     " --ignore=tests/live --ignore=tests/soak --ignore=tests/specifications",
 )
 PLUGINS = (
+    Distribution(
+        "jetsync-django",
+        "plugins/jetsync-django",
+        tests="--ignore=tests/test_django_suite.py",
+        needs=("jetsync-queue",),
+    ),
     Distribution("jetsync-groups", "plugins/jetsync-groups"),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
@@ -198,9 +206,10 @@ def check_installed(each: Distribution, ending: str, folder: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", python)
     # Plugins are tested with both variants of jetsync: their wheels with the pure wheel, and their
     # sdists with one that is compiled.
-    core = f"{CORE.file(ending)}[server]"
+    core = [f"{CORE.file(ending)}[server]"]
+    core += [str(other.file(ending)) for other in PLUGINS if other.name in each.needs]
     built = {"env": environment(JETSYNC_BUILD="compiled")}
-    run(*pip, "install", core, f"{each.file(ending)}{each.extras}", **built)
+    run(*pip, "install", *core, f"{each.file(ending)}{each.extras}", **built)
     run(*pip, "check")
     run(python, VARIANT, "pure" if ending == WHEEL else "compiled", cwd=folder, env=environment())
     run(python, "-W", "error", "-c", f"import {each.package}", cwd=folder)
@@ -208,7 +217,7 @@ def check_installed(each: Distribution, ending: str, folder: Path) -> None:
         run(folder / "bin" / "jetsync", "--version", cwd=folder)
     check_readme(each, python, folder)
     if ending == SDIST:
-        run(*pip, "install", core, f"{each.file(ending)}[test]", **built)
+        run(*pip, "install", *core, f"{each.file(ending)}[test]", **built)
         with tarfile.open(each.file(ending)) as sdist:
             sdist.extractall(folder, filter="data")
         (unpacked,) = folder.glob(f"{each.package}-*")
