@@ -181,8 +181,12 @@ class Delivery:
         refused: list[bool] = []
 
         def change(record: dict[str, Any]) -> dict[str, Any] | None:
+            latest = record.get("attempt", 0)
+            # The worker of the attempt before this one publishes this one first, and records that
+            # afterwards. So a running earlier attempt is no reason to refuse.
             other = record.get("sequence") not in {None, self.sequence}
-            if record["state"] in records.FINAL or (other and record["state"] == records.RUNNING):
+            is_twice = other and record["state"] == records.RUNNING and latest == self.attempt
+            if record["state"] in records.FINAL or latest > self.attempt or is_twice:
                 refused.append(True)
                 return None
             refused.clear()
@@ -191,6 +195,7 @@ class Delivery:
                 "state": records.RUNNING,
                 "attempts": record.get("attempts", 0) + 1,
                 "started": records.now(),
+                "attempt": self.attempt,
                 "sequence": self.sequence,
                 "workers": workers,
             }
@@ -324,14 +329,22 @@ class Delivery:
         errors = [] if error is None else [records.error_fields(error)]
 
         def merged(record: dict[str, Any]) -> dict[str, Any]:
-            # Attempts of a tracked job also count those whose worker died.
             done = {**record, **change}
+            if change["state"] not in records.FINAL and record.get("attempt", 0) > self.attempt:
+                # A worker has begun the next attempt already.
+                done = dict(record)
+            # Attempts of a tracked job also count those whose worker died.
             done["attempts"] = max(record.get("attempts", 0), change.get("attempts", 0))
             found = [*record.get("errors", ()), *errors][-records.MOST_ERRORS :]
             return done | ({"errors": found} if found else {})
 
         if not (self._is_tracked and self._core.records.update(self._token, merged)):
-            self._core.records.put(self._token, merged({}))
+            new: dict[str, Any] = {}
+            if self._is_tracked:
+                # The job has waited for longer than its record was kept.
+                new = {"enqueued": self.enqueued.timestamp(), "priority": self._priority}
+                new |= {"headers": own} if (own := self.headers) else {}
+            self._core.records.put(self._token, merged(new))
 
     def _settle(self, answer: Callable[[], object]) -> None:
         answer()
