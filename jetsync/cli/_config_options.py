@@ -69,6 +69,12 @@ def _all_or_none(_ctx: click.Context, _: click.Parameter, given: tuple[Any, ...]
     return list(given) or None
 
 
+def _joined_or_none(
+    _ctx: click.Context, _: click.Parameter, given: tuple[list[str], ...]
+) -> list[str] | None:
+    return [name for names in given for name in names] or None
+
+
 def _pairs_or_none(
     _ctx: click.Context, _: click.Parameter, given: tuple[tuple[str, str], ...]
 ) -> dict[str, str] | None:
@@ -102,7 +108,14 @@ metadata_option: Final = click.option(
 )
 
 STREAM: Final = (
-    click.option("--subjects", type=names_of, metavar="A,B", help="Subjects, separated by commas."),
+    click.option(
+        "--subjects",
+        multiple=True,
+        type=names_of,
+        callback=_joined_or_none,
+        metavar="A,B",
+        help="Subjects, separated by commas. May be repeated. The list replaces an earlier one.",
+    ),
     description_option(help="Description of the stream."),
     storage_option(help="Where to store the messages."),
     replicas_option,
