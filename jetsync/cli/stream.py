@@ -12,6 +12,7 @@ import click
 
 from jetsync.cli._backups import add_backups
 from jetsync.cli._config_options import (
+    cleared_fields,
     config_option,
     read_config,
     stream_fields,
@@ -401,6 +402,7 @@ def edit_stream(
             raise click.UsageError("Give one of --mirror and --no-mirror.")
         fields["mirror"] = None
     config = read_config(file, StreamConfig)
+    fields = cleared_fields(file, StreamConfig) | fields
     found = jetstream(options).stream(name)
     info = found.cached_info
     fields = changed_fields(info.config, config, fields)

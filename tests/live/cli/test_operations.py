@@ -177,7 +177,7 @@ class TestStreamEdit:
 
     def test_a_file_has_fields_to_change(self, run, stream, tmp_path):
         """
-        Fields of a file are set, also those without an option; the others stay.
+        Fields of a file are set, also those without an option. Null removes one. The others stay.
         """
         path = tmp_path / "stream.json"
         path.write_text('{"republish": {"src": ">", "dest": "copy.>"}, "max_msgs": 5}')
@@ -187,6 +187,11 @@ class TestStreamEdit:
         assert '"dest": "copy.>"' in shown
         config = stream.info().config
         assert (config.republish.dest, config.max_msgs) == ("copy.>", 6)
+        path.write_text('{"republish": null, "description": null}')
+        shown = run("stream", "edit", stream.name, "--config", str(path), "--yes")
+        assert re.search("republish +.*not set", shown)
+        assert "description" not in shown
+        assert stream.info().config.republish is None
         path.write_text('{"name": "OTHER", "max_msgs": 5}')
         assert "cannot be renamed" in run(
             "stream", "edit", stream.name, "--config", str(path), "-y", fails=1
