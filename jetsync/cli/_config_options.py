@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import attrs
 import click
 
 import jetsync
@@ -69,6 +70,12 @@ def _all_or_none(_ctx: click.Context, _: click.Parameter, given: tuple[Any, ...]
     return list(given) or None
 
 
+def _joined_or_none(
+    _ctx: click.Context, _: click.Parameter, given: tuple[list[str], ...]
+) -> list[str] | None:
+    return [name for names in given for name in names] or None
+
+
 def _pairs_or_none(
     _ctx: click.Context, _: click.Parameter, given: tuple[tuple[str, str], ...]
 ) -> dict[str, str] | None:
@@ -102,7 +109,14 @@ metadata_option: Final = click.option(
 )
 
 STREAM: Final = (
-    click.option("--subjects", type=names_of, metavar="A,B", help="Subjects, separated by commas."),
+    click.option(
+        "--subjects",
+        multiple=True,
+        type=names_of,
+        callback=_joined_or_none,
+        metavar="A,B",
+        help="Subjects, separated by commas. May be repeated. The list replaces an earlier one.",
+    ),
     description_option(help="Description of the stream."),
     storage_option(help="Where to store the messages."),
     replicas_option,
@@ -331,8 +345,19 @@ def read_config(path: Path | None, kind: type[C]) -> C:
 
     Without a file, the configuration is empty.
     """
-    if path is None:
-        return kind()
+    return kind() if path is None else from_wire(kind, _content_of(path))
+
+
+def cleared_fields(path: Path | None, kind: type[C]) -> dict[str, None]:
+    """
+    Return the fields that are null in a file, which an edit removes.
+    """
+    content = {} if path is None else _content_of(path)
+    names = (field.name for field in attrs.fields(kind) if field.eq and field.name != "extra")
+    return {name: None for name in names if content.get(name, ...) is None}
+
+
+def _content_of(path: Path) -> Any:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -340,7 +365,7 @@ def read_config(path: Path | None, kind: type[C]) -> C:
     # `stream info --json` has the configuration below this key.
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         content = content["config"]
-    return from_wire(kind, content)
+    return content
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

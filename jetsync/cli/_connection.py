@@ -167,7 +167,7 @@ class Notices:
         elif isinstance(event, jetsync.FilterOutsideSubjectsEvent):
             filters = ", ".join(event.filters)
             self._warn_once(
-                f"the stream has no subject that matches {filters}: nothing will be delivered"
+                f"the stream has no subject that matches {filters}: it stores no more such messages"
             )
         elif isinstance(event, jetsync.TtlRaisedEvent):
             asked, stored = duration(event.asked), duration(event.stored)

@@ -13,6 +13,7 @@ import click
 
 import jetsync
 from jetsync.cli._config_options import (
+    cleared_fields,
     config_option,
     consumer_fields,
     consumer_options,
@@ -254,7 +255,8 @@ def edit_consumer(
 
     Options and fields of the file that you do not give stay as they are.
     """
-    fields, config = consumer_fields(**given), read_config(file, jetsync.ConsumerConfig)
+    config = read_config(file, jetsync.ConsumerConfig)
+    fields = cleared_fields(file, jetsync.ConsumerConfig) | consumer_fields(**given)
     js = jetstream(options)
     now = js.consumer(stream, name).cached_info.config
     Change(f"the consumer {name} of {stream}", now, changed_fields(now, config, fields)).run(

@@ -12,6 +12,7 @@ import click
 
 from jetsync.cli._backups import add_backups
 from jetsync.cli._config_options import (
+    cleared_fields,
     config_option,
     read_config,
     stream_fields,
@@ -60,6 +61,7 @@ FLAGS: Final = (
     *("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter"),
     *("allow_msg_schedules", "allow_rollup_hdrs"),
 )
+DENIALS: Final = ("deny_delete", "deny_purge", "no_ack", "sealed")
 
 subject_option = click.option(
     "--subject", metavar="FILTER", help="Only streams whose subjects match FILTER."
@@ -288,17 +290,27 @@ def show_stream(
             ("subjects", ", ".join(config.subjects or ())),
             ("created", moment(info.created)),
             ("storage", config.storage and config.storage.value),
+            ("persist mode", config.persist_mode and config.persist_mode.value),
             ("replicas", config.num_replicas),
             ("leader", info.cluster and info.cluster.leader),
+            ("followers", ", ".join(map(_follower, info.cluster.replicas if info.cluster else ()))),
             ("retention", config.retention and config.retention.value),
             ("max messages", _limit(config.max_msgs)),
-            ("max bytes", None if config.max_bytes is None else size(config.max_bytes)),
+            ("max per subject", _limit(config.max_msgs_per_subject)),
+            ("max bytes", _size_limit(config.max_bytes)),
+            ("max message size", _size_limit(config.max_msg_size)),
             ("max age", duration(config.max_age) if config.max_age else None),
+            ("max consumers", _limit(config.max_consumers)),
+            ("discard", config.discard and config.discard.value),
+            ("compression", config.compression and config.compression.value),
             (
                 "duplicate window",
                 duration(config.duplicate_window) if config.duplicate_window else None,
             ),
             ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
+            ("denies", ", ".join(flag for flag in DENIALS if getattr(config, flag))),
+            ("mirror of", info.mirror and _copied(info.mirror)),
+            ("sources", "; ".join(map(_copied, info.sources or ()))),
         ]
     )
     say()
@@ -359,6 +371,11 @@ add_backups(stream, stream_name_argument, lambda js, name: js.stream(name), "str
 @click.option(
     "--seal", "sealed", is_flag=True, default=None, help="Refuse all further changes, for ever."
 )
+@click.option(
+    "--no-mirror",
+    is_flag=True,
+    help="Make a mirror an ordinary stream, which may have --subjects. Needs server 2.12.",
+)
 @config_option
 @edit_options
 @json_option
@@ -368,6 +385,7 @@ def edit_stream(
     name: str,
     file: Path | None,
     sealed: bool | None,
+    no_mirror: bool,
     force: bool,
     dry_run: bool,
     as_json: bool,
@@ -379,7 +397,12 @@ def edit_stream(
     Options and fields of the file that you do not give stay as they are.
     """
     fields = stream_fields(sealed=sealed, **given)
+    if no_mirror:
+        if "mirror" in fields:
+            raise click.UsageError("Give one of --mirror and --no-mirror.")
+        fields["mirror"] = None
     config = read_config(file, StreamConfig)
+    fields = cleared_fields(file, StreamConfig) | fields
     found = jetstream(options).stream(name)
     info = found.cached_info
     fields = changed_fields(info.config, config, fields)
@@ -399,7 +422,9 @@ def losses(info: jetsync.StreamInfo, fields: Mapping[str, Any]) -> Iterable[str]
     each, before = fields.get("max_msgs_per_subject", 0), info.config.max_msgs_per_subject or 0
     # The most that one subject can have.
     if 0 < each < state.messages - (state.num_subjects or 1) + 1 and not 0 < before <= each:
-        yield f"subjects with more than {each:,} messages lose the oldest at once"
+        # Earlier servers keep them for now if there was no limit before.
+        when = "at once, or before server 2.15 with their next message"
+        yield f"subjects with more than {each:,} messages lose the oldest: {when}"
     if fields.get("discard", info.config.discard) == DiscardPolicy.NEW:
         return
     if 0 < fields.get("max_msgs", 0) < state.messages:
@@ -462,3 +487,28 @@ def purged(subject: str | None, keep: int | None, sequence: int | None) -> str:
 
 def _limit(count: int | None) -> str | None:
     return None if count is None else limit(count)
+
+
+def _size_limit(count: int | None) -> str | None:
+    return None if count is None else size(count)
+
+
+def _follower(peer: jetsync.PeerInfo) -> str:
+    """
+    Name a follower, and say whether it has what the leader has.
+    """
+    if peer.offline:
+        state = "offline"
+    else:
+        state = "current" if peer.current else f"{peer.lag:,} operations behind"
+    return f"{peer.name} ({state})"
+
+
+def _copied(source: jetsync.StreamSourceInfo) -> str:
+    """
+    Name a mirror's origin or a source, and say how far the stream has copied it.
+    """
+    where = f" of {source.external.api}" if source.external and source.external.api else ""
+    seen = "never" if source.active is None else f"{duration(round(source.active))} ago"
+    said = f"{source.name}{where}, {source.lag:,} messages behind, last heard {seen}"
+    return f"{said}: {source.error.get('description')}" if source.error else said

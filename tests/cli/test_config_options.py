@@ -85,7 +85,8 @@ class TestOptions:
         assert arguments_of("consumer", "edit") - own == (
             arguments_of("consumer", "add") - only_at_first
         )
-        assert arguments_of("stream", "edit") - own - {"sealed"} == arguments_of("stream", "add")
+        own |= {"sealed", "no_mirror"}
+        assert arguments_of("stream", "edit") - own == arguments_of("stream", "add")
 
 
 class TestChanges:

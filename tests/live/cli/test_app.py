@@ -198,7 +198,7 @@ class TestTail:
         result = run("tail", stream.name, "--no-follow", "--subject", "nothing")
 
         assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr.count("nothing will be delivered") == 1
+        assert result.stderr.count("it stores no more such messages") == 1
 
     def fill(self, js, stream, count, start=0):
         """
@@ -534,7 +534,7 @@ class TestConsumers:
 
         assert result.exit_code == 0
         assert result.stderr == (
-            "the stream has no subject that matches nothing: nothing will be delivered\n"
+            "the stream has no subject that matches nothing: it stores no more such messages\n"
         )
 
 

@@ -42,6 +42,52 @@ def answers_of(pseudo_terminal, answer, *command):
     return started.read_all()
 
 
+class TestStreamInfo:
+    def test_limits_that_edit_sets_are_shown(self, run, stream):
+        """
+        The output has the limits that decide which messages the stream keeps and takes.
+        """
+        limits = ("--max-msgs-per-subject", "90", "--max-msg-size", "4KB", "--discard", "new")
+        run("stream", "edit", stream.name, *limits, "--deny-purge", "-y")
+
+        shown = run("stream", "info", stream.name)
+
+        pairs = dict(
+            re.split(" {2,}", line.strip(), maxsplit=1) for line in shown.splitlines() if line
+        )
+        assert pairs["max per subject"] == "90"
+        assert pairs["max message size"] == "4 KiB"
+        assert pairs["max consumers"] == "unlimited"
+        assert pairs["discard"] == "new"
+        assert pairs["denies"] == "deny_purge"
+
+    def test_how_a_stream_is_written_to_disk_is_shown(self, run, js, unique):
+        """
+        The output says whether the server acknowledges messages before it has written them.
+        """
+        run("stream", "add", unique, "--subjects", unique, "--persist", "async")
+
+        assert re.search("persist mode +async", run("stream", "info", unique))
+        js.delete_stream(unique)
+
+    def test_the_lag_of_a_copy_is_shown(self, run, js, stream, unique):
+        """
+        The output says how far a mirror has copied its origin.
+        """
+        js.publish(f"{stream.name}.a", b"x")
+        mirror = js.create_stream(
+            f"{unique}_COPY", mirror=jetsync.StreamSource(stream.name), storage="memory"
+        )
+        eventually(lambda: mirror.info().mirror.active is not None)
+
+        shown = run("stream", "info", mirror.name)
+
+        assert re.search(
+            f"mirror of +{stream.name}, 0 messages behind, last heard [0-9]+s ago", shown
+        )
+        js.delete_stream(mirror.name)
+
+
 class TestStreamEdit:
     def test_the_difference_is_shown_and_confirmed(self, pseudo_terminal, stream):
         """
@@ -94,9 +140,44 @@ class TestStreamEdit:
         assert config.metadata.items() >= {"team": "billing", "tier": "1"}.items()
         assert (config.max_msgs, config.duplicate_window) == (9, 3600)
 
+    def test_subjects_may_be_repeated(self, run, stream):
+        """
+        A repeated option adds subjects instead of replacing those of the first one.
+        """
+        first, second, third = (f"{stream.name}.{each}" for each in "abc")
+
+        run(
+            "stream",
+            "edit",
+            stream.name,
+            "--subjects",
+            f"{first},{second}",
+            "--subjects",
+            third,
+            "-y",
+        )
+
+        assert stream.info().config.subjects == [first, second, third]
+
+    def test_a_mirror_becomes_an_ordinary_stream(self, run, js, stream, unique):
+        """
+        Without its mirror, a stream keeps its messages, and may have subjects of its own.
+        """
+        js.publish(f"{stream.name}.a", b"x")
+        source = jetsync.StreamSource(stream.name)
+        copy = js.create_stream(f"{unique}_COPY", mirror=source, storage="memory")
+        eventually(lambda: copy.info().state.messages)
+        command = ("stream", "edit", copy.name, "--no-mirror", "--subjects", f"copy.{unique}")
+
+        assert "one of --mirror and --no-mirror" in run(*command, "--mirror", "OTHER", fails=2)
+        assert re.search("mirror +.*not set", run(*command, "--yes"))
+
+        assert js.publish(f"copy.{unique}", b"y").sequence == 2
+        js.delete_stream(copy.name)
+
     def test_a_file_has_fields_to_change(self, run, stream, tmp_path):
         """
-        Fields of a file are set, also those without an option; the others stay.
+        Fields of a file are set, also those without an option. Null removes one. The others stay.
         """
         path = tmp_path / "stream.json"
         path.write_text('{"republish": {"src": ">", "dest": "copy.>"}, "max_msgs": 5}')
@@ -106,6 +187,11 @@ class TestStreamEdit:
         assert '"dest": "copy.>"' in shown
         config = stream.info().config
         assert (config.republish.dest, config.max_msgs) == ("copy.>", 6)
+        path.write_text('{"republish": null, "description": null}')
+        shown = run("stream", "edit", stream.name, "--config", str(path), "--yes")
+        assert re.search("republish +.*not set", shown)
+        assert "description" not in shown
+        assert stream.info().config.republish is None
         path.write_text('{"name": "OTHER", "max_msgs": 5}')
         assert "cannot be renamed" in run(
             "stream", "edit", stream.name, "--config", str(path), "-y", fails=1
@@ -120,7 +206,7 @@ class TestStreamEdit:
         shown = run("stream", "edit", stream.name, "--max-msgs", "4", "--dry-run")
         assert "the stream has 9 messages: the oldest are removed at once" in shown
         each = ("stream", "edit", stream.name, "--dry-run", "--max-msgs-per-subject")
-        assert "subjects with more than 8 messages lose the oldest at once" in run(*each, "8")
+        assert "subjects with more than 8 messages lose the oldest: at once" in run(*each, "8")
         assert "at once" not in run(*each, "9")
         assert stream.info().state.messages == 9
         stream.update(max_msgs_per_subject=9)
