@@ -1,0 +1,173 @@
+"""
+Waiting for the turn of a ticket.
+
+A ticket has its turn when fewer than `limit` tickets with lower numbers are left. It reads the
+queue once, and then watches the tickets just before it, so a release wakes `limit` waiters at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+import jetsync
+from jetsync_locks._clock import now
+from jetsync_locks._lost import SLICE
+from jetsync_locks._record import rival_of
+from jetsync_locks._ticket import TRANSIENT, pauses
+
+if TYPE_CHECKING:
+    from jetsync import Entry, KeyValue
+    from jetsync.kv.watch import Watch
+    from jetsync_locks._record import Rival
+    from jetsync_locks._ticket import Ticket
+
+READING: Final = 5.0
+"""Maximum seconds for one read."""
+
+LATE: Final = 1.0
+"""Seconds after the end of another ticket's lease, at which its marker is overdue."""
+
+
+class Turn:
+    """
+    The wait of one ticket for its turn. One thread uses it.
+    """
+
+    def __init__(self, bucket: KeyValue, pattern: str, ticket: Ticket, limit: int) -> None:
+        self._bucket = bucket
+        self._pattern = pattern
+        self._ticket = ticket
+        self._limit = limit
+        self.waited = False
+        """Whether other tickets came before this one."""
+        self.reason = "the server did not answer"
+        """What the wait is for."""
+
+    def wait(self, until: float) -> bool:
+        """
+        Wait for the turn, and return whether it has come.
+
+        It has not if the ticket was lost, or if *until* has passed on the clock of leases.
+
+        Raises:
+            jetsync.JetSyncError: The bucket cannot be read.
+        """
+        pause = pauses(0.005)
+        while self._ticket.is_valid:
+            try:
+                lower = self._lower(until)
+                if lower is not None:
+                    if len(lower) < self._limit:
+                        return True
+                    self.reason = f"held by others ({len(lower)} before this one)"
+                    self.waited = True
+                    if now() >= until:
+                        return False
+                    if self._watch(lower, until):
+                        return True
+                    # Another ticket has gone, and the rest has to be read again.
+                    pause = pauses(0.005)
+            except TRANSIENT as error:
+                self.reason = str(error)
+                lower = None
+            except jetsync.HandleClosedError as error:
+                self.reason = str(error)
+                lower = None
+            if now() >= until:
+                return False
+            if lower is None:
+                time.sleep(min(next(pause), max(until - now(), 0.0)))
+        return False
+
+    def _lower(self, until: float) -> list[Rival] | None:
+        """
+        Read the tickets with lower numbers, in order; None if a replica does not know ours yet.
+
+        An answer that has our ticket also has every earlier one that has not ended: a replica
+        stores the changes of a stream in order.
+        """
+        ticket = self._ticket
+        timeout = min(READING, until - now()) if until > now() else READING
+        entries = self._bucket.get_many(self._pattern, timeout=timeout)
+        mine = entries.pop(ticket.key, None)
+        if mine is None or rival_of(mine).nonce != ticket.nonce:
+            return None
+        return sorted(
+            rival for rival in map(rival_of, entries.values()) if rival.number < ticket.number
+        )
+
+    def _watch(self, lower: list[Rival], until: float) -> bool:
+        """
+        Watch the tickets just before ours until one ends.
+
+        Returns whether this makes it our turn. If not, the queue has to be read again.
+        """
+        before = {rival.key: rival for rival in lower[-self._limit :]}
+        timeout = min(READING, max(until - now(), 0.1))
+        watch = self._bucket.watch(*before, timeout=timeout)
+        is_turn = False
+        try:
+            is_turn = self._follow(watch, before, len(lower), until)
+        finally:
+            if is_turn:
+                self._ticket.keep_watch(watch)
+            else:
+                with contextlib.suppress(jetsync.JetSyncError):
+                    watch.close()
+        return is_turn
+
+    def _follow(self, watch: Watch, before: dict[str, Rival], count: int, until: float) -> bool:
+        """
+        Take the entries of the watched tickets until one has ended.
+
+        Args:
+            watch: The watch.
+            before: The watched tickets by key.
+            count: How many lower tickets there may be, with those that are not watched.
+            until: When to give up.
+        """
+        expected = {}
+        for entry in watch.initial(timeout=READING):
+            rival = before[entry.key]
+            if _has_ended(entry, rival):
+                return count - 1 < self._limit
+            expected[entry.key] = now() + rival.lease + LATE
+            count = self._known(entry, count)
+        if expected.keys() != before.keys():
+            # It has ended, and its marker has expired. Or the answer is old.
+            return False
+        while self._ticket.is_valid:
+            at = now()
+            if at >= until or at >= min(expected.values()):
+                return False
+            wait = min(until, *expected.values()) - at
+            changed = watch.next(timeout=min(wait, SLICE))
+            if changed is None:
+                continue
+            if _has_ended(changed, before[changed.key]):
+                return count - 1 < self._limit
+            expected[changed.key] = now() + before[changed.key].lease + LATE
+            count = self._known(changed, count)
+        return False
+
+    def _known(self, entry: Entry, count: int) -> int:
+        """
+        Return how many lower tickets there may be after an entry of the ticket before ours.
+        """
+        if self._limit == 1 and not entry.is_deleted and rival_of(entry).holds:
+            # All tickets before one that holds have ended.
+            return 1
+        return count
+
+
+def _has_ended(entry: Entry, rival: Rival) -> bool:
+    """
+    Return whether an entry proves that a ticket has ended.
+
+    A watch may begin with entries that are older than what was read before.
+    """
+    if entry.revision <= rival.revision:
+        return False
+    return entry.is_deleted or rival_of(entry).nonce != rival.nonce
