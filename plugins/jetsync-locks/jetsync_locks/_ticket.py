@@ -332,6 +332,10 @@ class Ticket:
                 self._revision, self._unsure = 0, False
                 self._lose(str(error))
                 return
+        if self._promoted and now() < self._valid_until:
+            # Otherwise the next in the queue would have to read all of it.
+            with contextlib.suppress(_GoneError):
+                self._renew()
 
     def _renew(self) -> None:
         """
@@ -345,8 +349,10 @@ class Ticket:
             holds=self._holds,
         )
         sent, pause = now(), pauses()
-        while not self._ending and now() < self._valid_until:
+        while now() < self._valid_until:
             revision = self._write(record)
+            if revision is None and self._ending:
+                return
             if revision is None:
                 wait_for(self._inbox, min(next(pause), self._valid_until - now()))
                 continue
