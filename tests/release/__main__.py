@@ -81,6 +81,7 @@ CORE = Distribution(
     " --ignore=tests/live --ignore=tests/soak --ignore=tests/specifications",
 )
 PLUGINS = (
+    Distribution("jetsync-locks", "plugins/jetsync-locks"),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
     Distribution("jetsync-schema", "plugins/jetsync-schema", "[json]"),

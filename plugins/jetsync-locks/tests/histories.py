@@ -10,6 +10,7 @@ import json
 import os
 import random
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,19 +61,37 @@ class Diary:
 
 def work(urls: list[str], bucket: str, path: str, options: dict[str, Any]) -> None:
     """
-    Acquire and release locks until the file *stop* exists.
+    Acquire and release locks in several threads until the file *stop* exists.
     """
-    diary, rng = Diary(path), random.Random(options["seed"])
-    lease, stop = options["lease"], options["stop"]
     with jetsync.connect(urls, connect_timeout=60, **RECONNECT) as client:
         kv = client.jetstream(timeout=10).key_value(bucket)
-        kept = {name: Lock(kv, name, lease=lease) for name in options["names"]}
-        while not Path(stop).exists():
-            name = rng.choice(options["names"])
+        with ThreadPoolExecutor(options["threads"]) as pool:
+            working = [
+                pool.submit(claim_often, kv, f"{path}-{number}.jsonl", options, number)
+                for number in range(options["threads"])
+            ]
+        for thread in working:
+            thread.result()
+
+
+def claim_often(kv: jetsync.KeyValue, path: str, options: dict[str, Any], number: int) -> None:
+    """
+    Acquire and release locks in one thread. Some of the locks are asked for more often.
+    """
+    diary, rng = Diary(path), random.Random(f"{options['seed']} {number}")
+    lease, stop = options["lease"], Path(options["stop"])
+    names = options["names"]
+    kept = {name: Lock(kv, name, lease=lease) for name in names}
+    try:
+        while not stop.exists():
+            name = rng.choice(names[:3] if rng.random() < options["hot"] else names)
             lock = kept[name] if rng.random() < 0.7 else Lock(kv, name, lease=lease)
             hold = rng.choices([0.0, 0.02, 2.5 * lease], [90, 10, options["long"]])[0]
             claim(diary, lock, rng.random() * hold)
         diary.note("finished")
+    except BaseException as error:
+        diary.note("error", reason=repr(error))
+        raise
 
 
 def claim(diary: Diary, lock: Lock, hold: float) -> None:
