@@ -75,6 +75,9 @@ class Lease:
 
     # Threads: any. `_lock` protects `_ticket`, and is never held during a request.
 
+    # Also there if an argument is refused.
+    _ticket: Ticket | None = None
+
     def __init__(
         self,
         bucket: KeyValue,
@@ -96,7 +99,6 @@ class Lease:
         self._prefix = f"{kind}.{name}"
         self._key = f"{self._prefix}.{secrets.token_hex(8)}"
         self._lock = jetsync.interrupt_safe_lock()
-        self._ticket: Ticket | None = None
         self._is_checked = False
         self._is_cancelled = False
 
@@ -116,7 +118,7 @@ class Lease:
                 raise
 
     def __del__(self) -> None:
-        ticket = getattr(self, "_ticket", None)
+        ticket = self._ticket
         if ticket is not None and ticket.in_use and ticket.pid == os.getpid():
             ticket.end()
 

@@ -284,14 +284,16 @@ class Ticket:
                     timeout=self._settings.attempt,
                 )
             except jetsync.WrongLastRevisionError as error:
-                last = error.last_sequence or 0
-                # No other object uses the key, so another value is what this one left behind.
-                entry = self._look() if self._unsure else None
-                if entry is None or rival_of(entry).nonce != self.nonce:
-                    if error.last_sequence is None:
-                        time.sleep(next(pause))
+                found = self._stored_before() if self._unsure else 0
+                if not found:
+                    # No other object uses the key, so another value is what this one left behind.
+                    # If it is unknown whether the value is this ticket, it must not be replaced.
+                    if found is not None and error.last_sequence is not None:
+                        last = error.last_sequence
+                    else:
+                        wait_for(self._inbox, next(pause))
                     continue
-                revision = entry.revision
+                revision = found
             except TRANSIENT as error:
                 if isinstance(error.__cause__, jetsync.PermissionDeniedError):
                     raise
@@ -304,6 +306,17 @@ class Ticket:
             self._adopt(revision, sent)
             self._is_stored = True
             return
+
+    def _stored_before(self) -> int | None:
+        """
+        Return the revision of this ticket if an attempt has stored it, 0 if none has, or None if
+        the server does not answer.
+        """
+        try:
+            entry = self._look()
+        except TRANSIENT:
+            return None
+        return entry.revision if entry is not None and rival_of(entry).nonce == self.nonce else 0
 
     def _adopt(self, revision: int, sent: float) -> None:
         """
@@ -450,6 +463,8 @@ class Ticket:
             except jetsync.JetSyncError:
                 self._unsure = True
             if now() >= give_up:
+                if not self._holds:
+                    return
                 _logger.warning("The server did not confirm a release", name=self.name)
                 return
             time.sleep(next(pause))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ def work(urls: list[str], bucket: str, path: str, options: dict[str, Any]) -> No
     """
     Acquire and release locks in several threads until the file *stop* exists.
     """
-    with jetsync.connect(urls, connect_timeout=60, **RECONNECT) as client:
+    with connect(urls) as client:
         kv = client.jetstream(timeout=10).key_value(bucket)
         with ThreadPoolExecutor(options["threads"]) as pool:
             working = [
@@ -72,6 +73,17 @@ def work(urls: list[str], bucket: str, path: str, options: dict[str, Any]) -> No
             ]
         for thread in working:
             thread.result()
+
+
+def connect(urls: list[str]) -> jetsync.Client:
+    """
+    Connect, also if no server can be reached at first.
+    """
+    while True:
+        try:
+            return jetsync.connect(urls, **RECONNECT)
+        except jetsync.ConnectError:
+            time.sleep(0.1)
 
 
 def claim_often(kv: jetsync.KeyValue, path: str, options: dict[str, Any], number: int) -> None:

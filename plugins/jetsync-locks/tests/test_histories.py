@@ -1,7 +1,8 @@
 """
 Programs that are killed, stopped and cut off never hold a lock at the same time.
 
-``JETSYNC_LOCKS_SECONDS`` is the length of the long run in seconds (480).
+``JETSYNC_LOCKS_SECONDS`` is the length of the long run in seconds (480), ``JETSYNC_LOCKS_SERVERS``
+the number of servers (3), and ``JETSYNC_LOCKS_SEED`` chooses the faults.
 """
 
 from __future__ import annotations
@@ -95,11 +96,12 @@ class Campaign:
         seed: int,
     ) -> None:
         self.folder, self.servers, self.client = folder, servers, client
+        self.size = len(servers.urls)
         self.rng = random.Random(seed)
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["histories"])
         self.proxies = [
-            [stack.enter_context(CutProxy(url)) for url in self.rng.sample(servers.urls, 2)]
+            [stack.enter_context(CutProxy(url)) for url in self.rng.choices(servers.urls, k=2)]
             for _ in range(PROGRAMS)
         ]
         self.programs: list[multiprocessing.process.BaseProcess | None] = [None] * PROGRAMS
@@ -165,7 +167,7 @@ class Campaign:
         else:
             if self.server_is_down:
                 return
-            leader = self.servers.stream_leader("KV_locks")
+            leader = self.servers.stream_leader("KV_locks") if self.size > 1 else 0
             if leader is None:
                 return
             self.server_is_down = True
@@ -250,11 +252,14 @@ def test_no_two_programs_hold_a_lock_at_one_moment(tmp_path, record_property):
     """
     seconds = float(os.environ.get("JETSYNC_LOCKS_SECONDS", "480"))
     seed = int(os.environ.get("JETSYNC_LOCKS_SEED", "1"))
-    config = {"cluster": {"no_advertise": True}}
+    size = int(os.environ.get("JETSYNC_LOCKS_SERVERS", "3"))
+    config = {"cluster": {"no_advertise": True}} if size > 1 else {}
     with contextlib.ExitStack() as stack:
-        servers = stack.enter_context(DevServer(cluster=3, config=config))
+        servers = stack.enter_context(DevServer(cluster=size, config=config))
         client = stack.enter_context(jetsync.connect(servers.urls, **histories.RECONNECT))
-        client.jetstream(timeout=20).create_key_value("locks", limit_marker_ttl=60, num_replicas=3)
+        client.jetstream(timeout=20).create_key_value(
+            "locks", limit_marker_ttl=60, num_replicas=size
+        )
         campaign = Campaign(tmp_path, servers, client, stack, seed)
         took = campaign.run(seconds, pause=3.0)
     diaries = {path.name: read(path) for path in sorted(tmp_path.glob("program-*.jsonl"))}
