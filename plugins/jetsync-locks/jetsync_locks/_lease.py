@@ -1,5 +1,5 @@
 """
-What locks and semaphores have in common: a lease that is acquired, renewed and released.
+The common base of locks and semaphores: a lease that is acquired, renewed and released.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _held: dict[tuple[object, ...], weakref.ref[Ticket]] = {}
 
 class Lease:
     """
-    What :class:`Lock` and :class:`Semaphore` have in common. Programs create one of these.
+    The common base of :class:`Lock` and :class:`Semaphore`. Programs create one of these.
 
     A ``with`` block acquires the lease and releases it. A background thread renews it meanwhile.
     One object has one lease at a time, and any thread may release or check it. To share a lock

@@ -40,6 +40,12 @@ Seconds for which a released key leaves a marker. The next holder sees it in its
 a queue returns the markers, so they should not be kept long.
 """
 
+SPACING: Final = 0.5
+"""
+Seconds between the answer to a write of a ticket and its next renewal, for all programs. It is less
+than a third of the shortest lease. See `Turn` for why a reader relies on it.
+"""
+
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
 """Seconds between attempts, which are doubled from the first to the longest."""
@@ -135,6 +141,8 @@ class Ticket:
         # When the last write that is stored was sent.
         self._sent = 0.0
         self._renew_at = 0.0
+        # No renewal is sent before this time.
+        self._not_before = 0.0
         self._holds = False
         self._promoted = False
         self._ending = False
@@ -323,7 +331,8 @@ class Ticket:
         Note a write that is stored.
         """
         self._revision, self._unsure, self._sent = revision, False, sent
-        self._renew_at = sent + self._settings.interval
+        self._not_before = now() + SPACING
+        self._renew_at = max(sent + self._settings.interval, self._not_before)
         self._valid_until = sent + self._settings.valid
 
     def _keep(self) -> None:
@@ -335,8 +344,9 @@ class Ticket:
             if at >= self._valid_until:
                 self._lose(self.reason)
                 return
-            if at < self._renew_at and not self._promoted:
-                wait_for(self._inbox, min(self._renew_at, self._valid_until) - at)
+            due = self._not_before if self._promoted else self._renew_at
+            if at < due:
+                wait_for(self._inbox, min(due, self._valid_until) - at)
                 continue
             try:
                 self._renew()
@@ -345,7 +355,7 @@ class Ticket:
                 self._revision, self._unsure = 0, False
                 self._lose(str(error))
                 return
-        if self._promoted and now() < self._valid_until:
+        if self._promoted and self._not_before <= now() < self._valid_until:
             # Otherwise the next in the queue would have to read all of it.
             with contextlib.suppress(_GoneError):
                 self._renew()

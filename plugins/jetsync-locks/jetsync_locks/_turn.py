@@ -2,7 +2,12 @@
 Waiting for the turn of a ticket.
 
 A ticket has its turn when fewer than `limit` tickets with lower numbers are left. It reads the
-queue once, and then watches the tickets just before it, so a release wakes `limit` waiters at most.
+queue, and then watches the tickets just before it, so a release wakes `limit` waiters at most.
+
+Servers up to 2.14.5 leave a key out of an answer if it changes in the moment between two steps of
+the read: its old revision is gone, and its new one is too late. So the queue is read twice. Both
+answers can only lack a ticket that was renewed in both moments. This is impossible if both reads
+together take less than the time that programs leave between two renewals.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import jetsync
 from jetsync_locks._clock import now
 from jetsync_locks._lost import SLICE
 from jetsync_locks._record import rival_of
-from jetsync_locks._ticket import TRANSIENT, pauses
+from jetsync_locks._ticket import SPACING, TRANSIENT, pauses
 
 if TYPE_CHECKING:
     from jetsync import Entry, KeyValue
@@ -83,20 +88,28 @@ class Turn:
 
     def _lower(self, until: float) -> list[Rival] | None:
         """
-        Read the tickets with lower numbers, in order; None if a replica does not know ours yet.
+        Read the tickets with lower numbers, in order; None if the answers prove nothing.
 
-        An answer that has our ticket also has every earlier one that has not ended: a replica
+        A replica that has our ticket also has every earlier one that has not ended, because it
         stores the changes of a stream in order.
         """
         ticket = self._ticket
-        timeout = min(READING, until - now()) if until > now() else READING
-        entries = self._bucket.get_many(self._pattern, timeout=timeout)
-        mine = entries.pop(ticket.key, None)
-        if mine is None or rival_of(mine).nonce != ticket.nonce:
+        begin = now()
+        lower: dict[str, Rival] = {}
+        for _ in range(2):
+            timeout = min(READING, until - now()) if until > now() else READING
+            entries = self._bucket.get_many(self._pattern, timeout=timeout)
+            mine = entries.pop(ticket.key, None)
+            if mine is None or rival_of(mine).nonce != ticket.nonce:
+                self.reason = "a replica is behind"
+                return None
+            for rival in map(rival_of, entries.values()):
+                if rival.number < ticket.number:
+                    lower[rival.key] = rival
+        if now() - begin >= SPACING:
+            self.reason = f"two reads took longer than {SPACING} s"
             return None
-        return sorted(
-            rival for rival in map(rival_of, entries.values()) if rival.number < ticket.number
-        )
+        return sorted(lower.values())
 
     def _watch(self, lower: list[Rival], until: float) -> bool:
         """

@@ -150,7 +150,8 @@ class Campaign:
             if len(self.busy) > PROGRAMS // 2:
                 return
             self.busy.add(place)
-            os.kill(self.programs[place].pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.programs[place].pid, signal.SIGSTOP)
             self.after(STOPPED, lambda: self.carry_on(place))
         elif kind == "cut":
             for proxy in self.proxies[place]:
@@ -190,7 +191,9 @@ class Campaign:
         """
         Let a stopped program continue.
         """
-        os.kill(self.programs[place].pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            # If it has failed, its diary says why.
+            os.kill(self.programs[place].pid, signal.SIGCONT)
         self.busy.discard(place)
 
     def heal(self, place: int) -> None:
