@@ -65,7 +65,7 @@ def work(urls: list[str], bucket: str, path: str, options: dict[str, Any]) -> No
     Acquire and release locks in several threads until the file *stop* exists.
     """
     with connect(urls) as client:
-        kv = client.jetstream(timeout=10).key_value(bucket)
+        kv = opened(client, bucket)
         with ThreadPoolExecutor(options["threads"]) as pool:
             working = [
                 pool.submit(claim_often, kv, f"{path}-{number}.jsonl", options, number)
@@ -83,6 +83,17 @@ def connect(urls: list[str]) -> jetsync.Client:
         try:
             return jetsync.connect(urls, **RECONNECT)
         except jetsync.ConnectError:
+            time.sleep(0.1)
+
+
+def opened(client: jetsync.Client, bucket: str) -> jetsync.KeyValue:
+    """
+    Open the bucket, also if it has no leader at first.
+    """
+    while True:
+        try:
+            return client.jetstream(timeout=10).key_value(bucket)
+        except (jetsync.TemporarilyUnavailableError, TimeoutError, ConnectionError):
             time.sleep(0.1)
 
 
