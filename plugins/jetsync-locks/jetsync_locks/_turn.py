@@ -5,9 +5,9 @@ A ticket has its turn when fewer than `limit` tickets with lower numbers are lef
 queue, and then watches the tickets just before it, so a release wakes `limit` waiters at most.
 
 Servers up to 2.14.5 leave a key out of an answer if it changes in the moment between two steps of
-the read: its old revision is gone, and its new one is too late. So the queue is read twice. Both
-answers can only lack a ticket that was renewed in both moments. This is impossible if both reads
-together take less than the time that programs leave between two renewals.
+the read: its old revision is gone, and its new one is too late. So before it holds, a ticket reads
+the queue twice. Both answers can only lack a ticket that was renewed in both moments. This is
+impossible if both reads together take less than the time that programs leave between two renewals.
 """
 
 from __future__ import annotations
@@ -62,10 +62,15 @@ class Turn:
         pause = pauses(0.005)
         while self._ticket.is_valid:
             try:
+                begin = now()
                 lower = self._lower(until)
+                if lower is not None and len(lower) < self._limit:
+                    lower = self._lower(until)
+                    if lower is not None and len(lower) < self._limit:
+                        if now() - begin < SPACING:
+                            return True
+                        lower, self.reason = None, f"two reads took longer than {SPACING} s"
                 if lower is not None:
-                    if len(lower) < self._limit:
-                        return True
                     self.reason = f"held by others ({len(lower)} before this one)"
                     self.waited = True
                     if now() >= until:
@@ -88,28 +93,21 @@ class Turn:
 
     def _lower(self, until: float) -> list[Rival] | None:
         """
-        Read the tickets with lower numbers, in order; None if the answers prove nothing.
+        Read the tickets with lower numbers, in order; None if a replica does not know ours yet.
 
         A replica that has our ticket also has every earlier one that has not ended, because it
         stores the changes of a stream in order.
         """
         ticket = self._ticket
-        begin = now()
-        lower: dict[str, Rival] = {}
-        for _ in range(2):
-            timeout = min(READING, until - now()) if until > now() else READING
-            entries = self._bucket.get_many(self._pattern, timeout=timeout)
-            mine = entries.pop(ticket.key, None)
-            if mine is None or rival_of(mine).nonce != ticket.nonce:
-                self.reason = "a replica is behind"
-                return None
-            for rival in map(rival_of, entries.values()):
-                if rival.number < ticket.number:
-                    lower[rival.key] = rival
-        if now() - begin >= SPACING:
-            self.reason = f"two reads took longer than {SPACING} s"
+        timeout = min(READING, until - now()) if until > now() else READING
+        entries = self._bucket.get_many(self._pattern, timeout=timeout)
+        mine = entries.pop(ticket.key, None)
+        if mine is None or rival_of(mine).nonce != ticket.nonce:
+            self.reason = "a replica is behind"
             return None
-        return sorted(lower.values())
+        return sorted(
+            rival for rival in map(rival_of, entries.values()) if rival.number < ticket.number
+        )
 
     def _watch(self, lower: list[Rival], until: float) -> bool:
         """
@@ -122,7 +120,7 @@ class Turn:
         watch = self._bucket.watch(*before, timeout=timeout)
         is_turn = False
         try:
-            is_turn = self._follow(watch, before, len(lower), until)
+            is_turn = self._follow(watch, before, until)
         finally:
             if is_turn:
                 self._ticket.keep_watch(watch)
@@ -131,23 +129,24 @@ class Turn:
                     watch.close()
         return is_turn
 
-    def _follow(self, watch: Watch, before: dict[str, Rival], count: int, until: float) -> bool:
+    def _follow(self, watch: Watch, before: dict[str, Rival], until: float) -> bool:
         """
         Take the entries of the watched tickets until one has ended.
 
         Args:
             watch: The watch.
             before: The watched tickets by key.
-            count: How many lower tickets there may be, with those that are not watched.
             until: When to give up.
         """
+        # Whether the watched ticket holds, so that ours is the next.
+        is_next = False
         expected = {}
         for entry in watch.initial(timeout=READING):
             rival = before[entry.key]
             if _has_ended(entry, rival):
-                return count - 1 < self._limit
+                return is_next
             expected[entry.key] = now() + rival.lease + LATE
-            count = self._known(entry, count)
+            is_next = is_next or self._is_next(entry)
         if expected.keys() != before.keys():
             # It has ended, and its marker has expired. Or the answer is old.
             return False
@@ -160,19 +159,16 @@ class Turn:
             if changed is None:
                 continue
             if _has_ended(changed, before[changed.key]):
-                return count - 1 < self._limit
+                return is_next
             expected[changed.key] = now() + before[changed.key].lease + LATE
-            count = self._known(changed, count)
+            is_next = is_next or self._is_next(changed)
         return False
 
-    def _known(self, entry: Entry, count: int) -> int:
+    def _is_next(self, entry: Entry) -> bool:
         """
-        Return how many lower tickets there may be after an entry of the ticket before ours.
+        Return whether all tickets before the one of an entry have ended, because it holds.
         """
-        if self._limit == 1 and not entry.is_deleted and rival_of(entry).holds:
-            # All tickets before one that holds have ended.
-            return 1
-        return count
+        return self._limit == 1 and not entry.is_deleted and rival_of(entry).holds
 
 
 def _has_ended(entry: Entry, rival: Rival) -> bool:

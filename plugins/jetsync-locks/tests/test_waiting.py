@@ -123,10 +123,12 @@ def test_a_released_lock_is_passed_on_without_a_request(nats_server, bucket, beh
     The next waiter has the lock when the marker of the release arrives: it asks nothing.
     """
     proxy, own = behind_proxy()
-    holder = Lock(bucket, "a").acquire()
+    holder = Lock(bucket, "a", lease=3).acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(Lock(own, "a", timeout=30).acquire)
         eventually(lambda: bucket.stream.info().state.consumer_count == 1)
+        # The first renewal says that the ticket holds.
+        eventually(lambda: any(e.json().get("holds") for e in bucket.get_many(">").values()))
         eventually(lambda: len(bucket.keys()) == 2)
         # Nothing that the waiter sends from now on arrives.
         proxy.pause("to_server")
