@@ -30,6 +30,7 @@ PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
 WITHOUT_HOOKS = {
     "jetsync-django",
     "jetsync-groups",
+    "jetsync-locks",
     "jetsync-queue",
     "jetsync-services",
     "jetsync-spark",

@@ -90,6 +90,7 @@ PLUGINS = (
         needs=("jetsync-queue",),
     ),
     Distribution("jetsync-groups", "plugins/jetsync-groups"),
+    Distribution("jetsync-locks", "plugins/jetsync-locks"),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
