@@ -123,7 +123,7 @@ def test_an_answer_after_the_end_of_the_lease_does_not_revive_it():
         return 6
 
     script = Script(5, answer, 7)
-    ticket = started(script, margin=9.8)
+    ticket = started(script, margin=8.5)
     assert ticket.wait_stored(20)
     ticket.hold(renew=True)
     eventually(ticket.lost.is_set)
