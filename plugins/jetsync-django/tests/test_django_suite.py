@@ -29,8 +29,9 @@ def django_tests() -> Path:
     """
     The folder `tests` of the sdist of the installed Django.
     """
-    unpacked = FOLDER / f"django-{VERSION}"
-    if not (unpacked / "tests").is_dir():
+    # Old ones begin with a capital letter.
+    pattern = f"[Dd]jango-{VERSION}/tests"
+    if not [*FOLDER.glob(pattern)]:
         FOLDER.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         done = subprocess.run(
@@ -46,7 +47,8 @@ def django_tests() -> Path:
         (sdist,) = FOLDER.glob(f"[Dd]jango-{VERSION}.tar.gz")
         with tarfile.open(sdist) as archive:
             archive.extractall(FOLDER, filter="data")
-    return unpacked / "tests"
+    (folder,) = FOLDER.glob(pattern)
+    return folder
 
 
 @pytest.mark.live
