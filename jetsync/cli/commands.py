@@ -8,7 +8,7 @@ the command is called. The package needs the extra `cli` of jetsync.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,8 +34,6 @@ __all__ = [
     "say",
     "warn",
 ]
-
-F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def command(
@@ -65,7 +63,7 @@ def group(name: str | None = None, **settings: Any) -> Callable[[Callable[..., A
     return click.group(name, cls=Group, **settings)
 
 
-def json_option(function: F) -> F:
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     Add the option ``--json`` to a command. Its function gets an argument ``as_json``.
     """

@@ -30,7 +30,7 @@ import jetsync
 from jetsync import cli, errors
 from jetsync._base import speedups
 from jetsync.cli import _features, _output, _specifications, _suggestions, doctor
-from jetsync.cli._app import COMMANDS, readable_errors
+from jetsync.cli._app import COMMANDS, PLUGIN_COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._config_options import read_config
 from jetsync.cli._connection import COMMAND, make_options
@@ -38,6 +38,11 @@ from jetsync.cli._features import FEATURES, missing, verdicts
 from jetsync.cli._output import message_dict
 from jetsync.errors import ApiError, ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest itself brings this one
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 
@@ -1306,10 +1311,20 @@ class TestOutput:
 class TestDocumentation:
     PAGES = sorted((ROOT / "docs").rglob("*.md")) + sorted(ROOT.glob("*.md"))
 
-    def test_commands_on_pages_are_valid(self):
+    def test_commands_on_pages_are_valid(self, monkeypatch):
         """
         Every command of a page that begins with a prompt exists and takes these options.
+
+        This includes the commands of the plugins of this repository, which need not be installed.
         """
+        entries = {}
+        for file in ROOT.glob("plugins/*/pyproject.toml"):
+            project = tomllib.loads(file.read_text("utf-8"))["project"]
+            commands = project.get("entry-points", {}).get(PLUGIN_COMMANDS, {})
+            for name, value in commands.items():
+                monkeypatch.syspath_prepend(file.parent)
+                entries[name] = importlib.metadata.EntryPoint(name, value, PLUGIN_COMMANDS)
+        monkeypatch.setattr("jetsync.cli._app.plugin_commands", lambda: entries)
         lines = [
             line
             for page in self.PAGES

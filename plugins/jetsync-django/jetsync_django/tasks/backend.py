@@ -50,9 +50,13 @@ class JetStreamBackend(BaseTaskBackend):
     """
 
     supports_defer = True
+    """Tasks may have ``run_after``."""
     supports_async_task = True
+    """Tasks may be coroutine functions."""
     supports_get_result = True
+    """Every process can get the result of a task by its id."""
     supports_priority = True
+    """Tasks may have a priority."""
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
