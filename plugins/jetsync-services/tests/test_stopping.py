@@ -189,8 +189,29 @@ class TestStop:
         service.start()
 
         assert service.wait(timeout=0.01) is False
+        assert service.wait(timeout=0) is False
         service.stop()
         assert service.wait() is True
+
+    def test_a_stop_during_the_start(self, service, caller, name, monkeypatch):
+        """
+        If another thread stops the service while it starts, it answers nothing afterwards.
+        """
+        service.endpoint("a", subject=name)(bytes)
+        subscribe = service._subscribe
+
+        def stop_first(settings):
+            stopping = threading.Thread(target=service.stop)
+            stopping.start()
+            stopping.join(30)
+            return subscribe(settings)
+
+        monkeypatch.setattr(service, "_subscribe", stop_first)
+        service.start()
+
+        assert names() == []
+        with pytest.raises(jetsync.NoRespondersError):
+            call(caller, name)
 
     def test_the_client_is_closed_first(self, nats_server, name):
         """
@@ -204,6 +225,7 @@ class TestStop:
         client.close()
 
         assert service.wait(timeout=30)
+        assert service.error is None
         service.stop()
         assert names() == []
 

@@ -117,6 +117,24 @@ class TestThreads:
         assert outcome(first) == b""
         assert call(caller, service.name, timeout=60).data == b""
 
+    def test_a_request_leaves_its_place_before_it_is_answered(self, service, caller):
+        """
+        With max_waiting=0, a caller that has its answer can call again at once.
+        """
+        service.endpoint("a", subject=service.name, max_waiting=0)(lambda request: b"a")
+        service.start()
+        (endpoint,) = service._endpoints
+        held, send = [], endpoint.send
+
+        def note(*answer):
+            held.append(endpoint.counts.held)
+            send(*answer)
+
+        endpoint.send = note
+
+        assert [call(caller, service.name, timeout=60).data for _ in range(3)] == [b"a"] * 3
+        assert held == [0, 0, 0]
+
     def test_services_that_call_each_other_in_circles(
         self, nats_server, service_client, name, pool
     ):
@@ -189,6 +207,8 @@ class TestTimeLimit:
 
         with pytest.raises(ServiceError, match="no result within") as caught:
             call(caller, service.name, timeout=60)
+        # The handler keeps its thread.
+        assert service._endpoints[0].counts.held == 1
         gate.opened.set()
 
         assert caught.value.code == 504
