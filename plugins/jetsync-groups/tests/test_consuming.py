@@ -11,9 +11,12 @@ import pytest
 from conftest import until
 
 import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 from jetsync_groups import (
     GroupChangedError,
     GroupDocumentError,
+    create_elastic_group,
     elastic_group,
     origin_of,
     partition,
@@ -289,6 +292,25 @@ def test_step_down_moves_messages_to_another_process(group, publish, handler, an
             assert len(handler.messages) + len(another.messages) == 29
 
 
+def test_after_a_step_down_a_key_waits_for_the_running_handler(group, publish, handler, another):
+    """
+    With `max_ack_pending=1`, no process of the member gets a message while another one has one.
+    """
+    group.add_members("a")
+    handler.hold()
+    with join(group, "a", handler):
+        publish(0, "1")
+        assert handler.entered.wait(30)
+        with join(group, "a", another) as second:
+            until(lambda: second.is_active)
+            group.step_down("a")
+            publish(0, "2")
+            assert not another.entered.wait(ACK_WAIT + 0.5)
+            handler.go_on.set()
+            until(lambda: len(handler.messages) + len(another.messages) == 2)
+            assert handler.wait_count(1)[0] == "1"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_order_of_a_key_survives_failures(group, publish, handler):
     """
@@ -352,6 +374,45 @@ def test_a_closed_client_ends_the_member(nats_server, orders, group, handler):
         until(lambda: consumption.is_active)
     assert consumption.wait(timeout=30)
     assert consumption.error is None
+
+
+def test_a_client_that_gives_up_ends_the_member_with_an_error(orders, group, handler):
+    """
+    If the client cannot connect again, the consumption ends with this error.
+    """
+    with DevServer() as server:
+        client = jetsync.connect(server.url, reconnect_wait=0.02, max_reconnects=1)
+        stream = client.jetstream().create_stream("S", subjects=["s.*"], storage="memory")
+        mine = create_elastic_group(stream, "g", max_members=1)
+        mine.add_members("a")
+        consumption = join(mine, "a", handler)
+        until(lambda: consumption.is_active)
+    assert consumption.wait(timeout=30)
+    assert isinstance(consumption.error, jetsync.ConnectionClosedError)
+    client.close()
+
+
+def test_a_member_continues_after_lost_connections(nats_server, orders, group, publish, handler):
+    """
+    A member follows changes and handles messages of a time without a connection.
+    """
+    group.add_members("a", "b")
+    with (
+        CutProxy(nats_server.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
+    ):
+        mine = elastic_group(client.jetstream().stream(orders.name), "g")
+        with join(mine, "a", handler) as consumption:
+            until(lambda: consumption.is_active)
+            for number in range(3):
+                proxy.cut()
+                publish(0, str(number))
+            group.set_mappings({"a": [0, 1, 2, 3]})
+            proxy.cut()
+            publish(3, "3")
+            until(lambda: len({message.data for message in handler.messages}) == 4)
+            assert consumption.partitions == (0, 1, 2, 3)
+            assert consumption.statistics().handled >= 4
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
