@@ -34,11 +34,11 @@ def key_of(number):
     return next(f"k{n}" for n in range(1000) if partition(f"k{n}", 4) == number)
 
 
-def join(group, member, handler, **options):
+def join(group, member, handler, *, ack_wait=ACK_WAIT, **options):
     """
     Consume as a member, in order.
     """
-    return group.join(member, ack_wait=ACK_WAIT, max_ack_pending=1).consume(handler, **options)
+    return group.join(member, ack_wait=ack_wait, max_ack_pending=1).consume(handler, **options)
 
 
 @pytest.fixture
@@ -261,10 +261,11 @@ def test_two_processes_of_one_member(nats_server, orders, group, publish, handle
     group.add_members("a")
     with jetsync.connect(nats_server.url) as client:
         same = elastic_group(client.jetstream().stream(orders.name), "g")
-        with join(group, "a", handler) as first:
+        # The server would wait longer for a process that is silent than this test does.
+        with join(group, "a", handler, ack_wait=60) as first:
             publish(0, "1")
             handler.wait_count(1)
-            with join(same, "a", another):
+            with join(same, "a", another, ack_wait=60):
                 publish(0, "2")
                 handler.wait_count(2)
                 first.close()

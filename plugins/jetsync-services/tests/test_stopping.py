@@ -181,6 +181,9 @@ class TestStop:
 
         assert call(caller, name).data == b"late"
         assert [each.name for each in service.info().endpoints] == ["late"]
+        assert [each.num_requests for each in service.stats().endpoints] == [1]
+        service.stop()
+        assert names() == []
 
     def test_wait_ends_in_time(self, service):
         """

@@ -233,6 +233,17 @@ class TestTimeLimit:
         gate.opened.set()
         assert outcome(first) == b""
 
+    def test_the_watch_forgets_requests_that_are_over(self, service, caller):
+        """
+        A request that was answered in time takes no memory until its time is over.
+        """
+        service.endpoint("a", subject=service.name, timeout=600)(lambda request: b"a")
+        service.start()
+
+        call(caller, service.name)
+
+        eventually(lambda: not service._watch._running)
+
     def test_no_limit(self, service, caller):
         """
         With timeout=None, the watch does not see the request.
