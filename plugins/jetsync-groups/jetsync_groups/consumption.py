@@ -292,7 +292,8 @@ class GroupConsumption:
         try:
             wanted = plan.parse(entry.value)
         except GroupDocumentError:
-            self._leave(delete=True)
+            # A durable consumer has the progress of its member, which the next document may want.
+            self._leave(delete=not plan.is_static)
             raise
         if not plan.may_change(self._settings, wanted):
             self._leave(delete=True)

@@ -4,6 +4,7 @@ The end of a service: no request that has arrived is lost, and no thread is left
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy, eventually
-from jetsync_services import Service, ServiceError, call, ping
+from jetsync_services import Service, ServiceError, call, ping, stats
 
 pytestmark = pytest.mark.live
 
@@ -251,6 +252,28 @@ class TestConnection:
             assert eventually(lambda: [each.id for each in ping(caller, name)]) == [service.id]
             assert call(caller, name).data == b"a"
             assert service.started == before
+
+    def test_lost_answers_to_discovery_are_an_error(self, nats_server, name, service_client):
+        """
+        If the connection is lost while answers arrive, the list could be short, so there is none.
+        """
+        asked = threading.Event()
+        with (
+            Service(
+                service_client, name, version="1.0.0", on_stats=lambda endpoint: asked.set()
+            ) as service,
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            service.endpoint("a", subject=name)(bytes)
+            asking = pool.submit(stats, client, name, timeout=60, stall=60)
+            assert asked.wait(30)
+
+            proxy.cut()
+
+            with pytest.raises(jetsync.ConnectionLostError):
+                asking.result(30)
 
     def test_a_refused_subject_is_an_error(self, tmp_path):
         """

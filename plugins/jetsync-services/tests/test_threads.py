@@ -196,6 +196,44 @@ class TestThreads:
         assert counts.average_processing_time == counts.processing_time // 2000
 
 
+class Stuttering:
+    """
+    A subscription that was too slow once.
+    """
+
+    def __init__(self, subscription):
+        self._subscription = subscription
+        self._errors = [jetsync.SlowConsumerError("a", 7)]
+
+    def __getattr__(self, name):
+        return getattr(self._subscription, name)
+
+    def __iter__(self):
+        if self._errors:
+            raise self._errors.pop()
+        return iter(self._subscription)
+
+
+def test_an_endpoint_that_was_too_slow_goes_on(service, caller, monkeypatch, caplog):
+    """
+    If the client has dropped requests, the log says so, and the endpoint handles the next ones.
+    """
+    service.endpoint("a", subject=service.name)(lambda request: b"a")
+    subscribe = service._subscribe
+
+    def stutter(settings):
+        endpoint = subscribe(settings)
+        endpoint._subscription = Stuttering(endpoint._subscription)
+        return endpoint
+
+    monkeypatch.setattr(service, "_subscribe", stutter)
+    service.start()
+
+    assert call(caller, service.name, timeout=60).data == b"a"
+    assert "requests_dropped" in caplog.text
+    assert service.error is None
+
+
 class TestTimeLimit:
     def test_a_handler_over_its_time_is_answered_504(self, service, caller, gate, caplog):
         """
