@@ -178,6 +178,8 @@ def test_a_consumer_that_was_deleted_is_made_again(js, group, publish, handler):
         handler.go_on.set()
         # Its acknowledgement was lost, so it comes twice.
         assert handler.wait_count(3) == ["1", "2", "2"]
+        # The counts go on.
+        until(lambda: consumption.statistics().handled == 3)
         assert consumption.error is None
 
 
@@ -319,6 +321,8 @@ def test_the_order_of_a_key_survives_failures(group, publish, handler):
         handler.wait_count(1)
         handler.error = None
         assert handler.wait_count(4) == ["0", "0", "1", "2"]
+        group.set_mappings({"a": range(3), "b": [3]})
+        until(lambda: consumption.partitions == (0, 1, 2))
     assert consumption.statistics().failures == 1
     assert consumption.statistics().handled == 3
 
