@@ -101,7 +101,8 @@ class GroupConsumption:
 
     It continues after lost connections, changes of the group, and lost consumers. It ends after
     :meth:`close`, when the client is closed, when the group is deleted, and with an error if the
-    group is changed in another way than its members, or if the server refuses the member for good.
+    group is changed in another way than its members, if the server refuses the member for good, or
+    if the client gives up reconnecting.
 
     Thread-safe. The end of a ``with`` block closes it and waits for the handler.
     """
@@ -135,8 +136,7 @@ class GroupConsumption:
         self._filters: list[str] = []
         self._created: dt.datetime | None = None
         self._worker = Worker(handler, letters)
-        # The sums of the workers that have ended.
-        self._handled = self._failures = self._dead_letters = self._joins = 0
+        self._joins = 0
         self._longest_wait = 0.0
         # Since when the member waits for its consumer, when it tries again, and how long it waits
         # after that.
@@ -234,9 +234,9 @@ class GroupConsumption:
         """
         worker = self._worker
         return GroupStatistics(
-            handled=self._handled + worker.handled,
-            failures=self._failures + worker.failures,
-            dead_letters=self._dead_letters + worker.dead_letters,
+            handled=worker.handled,
+            failures=worker.failures,
+            dead_letters=worker.dead_letters,
             joins=self._joins,
             longest_wait=self._longest_wait,
         )
@@ -246,11 +246,13 @@ class GroupConsumption:
     def _run(self) -> None:
         try:
             self._follow()
-        except (jetsync.ConnectionClosedError, jetsync.HandleClosedError):
-            pass  # The client was closed, which ends the handlers, too.
+        except jetsync.HandleClosedError:
+            pass  # The client was drained, or the bucket was deleted with all groups.
         except BaseException as error:  # noqa: BLE001 - shown to whoever waits.
-            self._error = error
-            self._log("group_member_failed", error=repr(error), warn=True)
+            # Without a cause, the application has closed the client, which ends the handlers, too.
+            if not isinstance(error, jetsync.ConnectionClosedError) or error.__cause__ is not None:
+                self._error = error
+                self._log("group_member_failed", error=repr(error), warn=True)
         finally:
             self._end()
             self._done.set()
@@ -290,7 +292,8 @@ class GroupConsumption:
         try:
             wanted = plan.parse(entry.value)
         except GroupDocumentError:
-            self._leave(delete=True)
+            # A durable consumer has the progress of its member, which the next document may want.
+            self._leave(delete=not plan.is_static)
             raise
         if not plan.may_change(self._settings, wanted):
             self._leave(delete=True)
@@ -357,7 +360,7 @@ class GroupConsumption:
         waited = time.monotonic() - since
         self._waiting_since, self._pause = None, RETRY[0]
         self._longest_wait = max(self._longest_wait, waited)
-        self._count(Worker(self._handler, self._letters))
+        self._worker = Worker(self._handler, self._letters, before=self._worker)
         self._consumption = found.consume(
             self._worker,
             ack="auto",
@@ -373,14 +376,6 @@ class GroupConsumption:
         self._log("group_member_joined", partitions=self.partitions, waited=round(waited, 3))
         if self._closing:
             self._consumption.close()
-
-    def _count(self, worker: Worker) -> None:
-        """Add the counts of the current worker to the sums, and replace it."""
-        old = self._worker
-        self._handled += old.handled
-        self._failures += old.failures
-        self._dead_letters += old.dead_letters
-        self._worker = worker
 
     def _leave(self, *, delete: bool) -> None:
         """

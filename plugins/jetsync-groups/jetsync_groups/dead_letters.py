@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 import jetsync
+from jetsync_groups.names import durable_of
 
 PREFIX: Final = "Jetsync-Dead-Letter-"
 KEPT: Final = PREFIX + "Header-"
@@ -65,6 +66,7 @@ class DeadLetters:
     js: jetsync.JetStream
     stream: str
     group: str
+    member: str
     subject: str
     max_deliver: int | None
 
@@ -101,7 +103,7 @@ class DeadLetters:
             ("Sequence", str(origin.sequence)),
             ("Subject", message.subject),
             ("Deliveries", str(about.delivered)),
-            ("Consumer", f"{self.group}-{about.consumer.removeprefix(self.group + '-')}"),
+            ("Consumer", durable_of(self.group, self.member)),
             ("Reason", _line(reason)),
         ):
             headers.add(PREFIX + name, text)

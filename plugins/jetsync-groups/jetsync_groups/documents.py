@@ -26,7 +26,11 @@ Mappings = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def _numbers(values: Iterable[int]) -> tuple[int, ...]:
-    return tuple(values)
+    try:
+        return tuple(values)
+    except TypeError:
+        text = f"partition_by: the wildcards must be a list of numbers, not {values!r}"
+        raise jetsync.InvalidTypeError(text, argument="partition_by") from None
 
 
 @attrs.frozen
@@ -289,8 +293,19 @@ def _load(data: bytes) -> dict[str, Any]:
 
 
 def _members_of(document: dict[str, Any]) -> dict[str, Any]:
-    mapped = document.get("member_mappings") or ()
+    members = document.get("members") or []
+    mapped = document.get("member_mappings") or []
+    if not all(
+        isinstance(each, str) for each in (*_list(members), *(each["member"] for each in mapped))
+    ):
+        raise TypeError("a member is no text")
     return {
-        "members": tuple(document.get("members") or ()),
+        "members": tuple(members),
         "mappings": tuple((each["member"], tuple(each["partitions"])) for each in mapped),
     }
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("the members are no list")
+    return value

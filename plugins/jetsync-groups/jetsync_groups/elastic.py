@@ -158,6 +158,9 @@ class ElasticGroup:
         """
         Let another process that consumes as this member get its messages.
 
+        The process before finishes the messages that it has. With ``max_ack_pending`` above 1, both
+        may work on one key until then.
+
         Raises:
             ConsumerNotFoundError: No process consumes as this member.
         """
@@ -274,9 +277,7 @@ def create_elastic_group(
             whole(argument, value)
     wanted = ElasticSettings(
         max_members,
-        tuple(
-            each if isinstance(each, PartitionBy) else PartitionBy(*each) for each in partition_by
-        ),
+        tuple(_rule(each) for each in partition_by),
         max_buffered_messages,
         max_buffered_bytes,
     )
@@ -322,6 +323,15 @@ def elastic_groups(stream: jetsync.Stream, *, timeout: float = TIMEOUT) -> list[
     js = jetsync.JetStream.of(stream)
     documents = Documents(js, ELASTIC_BUCKET, ElasticSettings)
     return documents.groups(check_name("stream", stream.name), timeout=timeout)
+
+
+def _rule(given: object) -> PartitionBy:
+    if isinstance(given, PartitionBy):
+        return given
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        text = f"partition_by has {given!r}: give pairs such as ('orders.*', [1])"
+        raise jetsync.InvalidTypeError(text, argument="partition_by")
+    return PartitionBy(*given)
 
 
 def _buffer(

@@ -126,7 +126,9 @@ class Member:
         letters = None
         if dead_letter is not None:
             self._check_target(dead_letter)
-            letters = DeadLetters(plan.js, plan.stream, plan.group, dead_letter, max_deliver)
+            letters = DeadLetters(
+                plan.js, plan.stream, plan.group, plan.member, dead_letter, max_deliver
+            )
         bucket = plan.documents.open(plan.stream, plan.group, timeout=plan.timeout)
         settings, _ = plan.documents.read(bucket, plan.stream, plan.group, timeout=plan.timeout)
         if plan.is_static and plan.member not in settings.names:

@@ -88,6 +88,9 @@ class StaticGroup:
         """
         Let another process that consumes as this member get its messages.
 
+        The process before finishes the messages that it has. With ``max_ack_pending`` above 1, both
+        may work on one key until then.
+
         Raises:
             ConsumerNotFoundError: No process has consumed as this member.
         """

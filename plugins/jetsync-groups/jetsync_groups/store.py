@@ -65,7 +65,7 @@ class Documents(Generic[SettingsT]):
         """
         try:
             found: SettingsT = self._kind.from_json(data)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             reason = f"its stored settings cannot be read: {error}"
             raise GroupDocumentError(stream, group, reason) from error
         return found

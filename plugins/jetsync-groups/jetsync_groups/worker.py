@@ -31,19 +31,24 @@ class Worker:
     Args:
         handler: The handler of the application.
         letters: Where given up messages go; None if they do not.
+        before: The member's last worker, whose counts go on; None if this is the first one.
     """
 
     def __init__(
-        self, handler: Callable[[jetsync.Message], object], letters: DeadLetters | None
+        self,
+        handler: Callable[[jetsync.Message], object],
+        letters: DeadLetters | None,
+        *,
+        before: Worker | None = None,
     ) -> None:
         self._handler = handler
         self._letters = letters
         # The thread that is in the handler.
         self.thread: int | None = None
         self.calls: int = 0
-        self.handled: int = 0
-        self.failures: int = 0
-        self.dead_letters: int = 0
+        self.handled: int = 0 if before is None else before.handled
+        self.failures: int = 0 if before is None else before.failures
+        self.dead_letters: int = 0 if before is None else before.dead_letters
         # The sequences of messages that failed, and that the server will deliver again.
         self.failed: set[int] = set()
         self._last_headers: bytes | None = None

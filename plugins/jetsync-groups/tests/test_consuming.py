@@ -11,9 +11,12 @@ import pytest
 from conftest import until
 
 import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 from jetsync_groups import (
     GroupChangedError,
     GroupDocumentError,
+    create_elastic_group,
     elastic_group,
     origin_of,
     partition,
@@ -31,11 +34,11 @@ def key_of(number):
     return next(f"k{n}" for n in range(1000) if partition(f"k{n}", 4) == number)
 
 
-def join(group, member, handler, **options):
+def join(group, member, handler, *, ack_wait=ACK_WAIT, **options):
     """
     Consume as a member, in order.
     """
-    return group.join(member, ack_wait=ACK_WAIT, max_ack_pending=1).consume(handler, **options)
+    return group.join(member, ack_wait=ack_wait, max_ack_pending=1).consume(handler, **options)
 
 
 @pytest.fixture
@@ -175,10 +178,12 @@ def test_a_consumer_that_was_deleted_is_made_again(js, group, publish, handler):
         handler.go_on.set()
         # Its acknowledgement was lost, so it comes twice.
         assert handler.wait_count(3) == ["1", "2", "2"]
+        # The counts go on.
+        until(lambda: consumption.statistics().handled == 3)
         assert consumption.error is None
 
 
-def test_a_consumer_that_another_program_replaced_is_found(js, group, monkeypatch, handler):
+def test_a_consumer_that_another_program_changed_is_found(js, group, monkeypatch, handler):
     """
     If the consumer has other filters than the member's, the member waits and makes it again.
     """
@@ -186,17 +191,11 @@ def test_a_consumer_that_another_program_replaced_is_found(js, group, monkeypatc
     group.add_members("a")
     with join(group, "a", handler) as consumption:
         until(lambda: consumption.is_active)
-        name = group.buffer_name
-        config = js.stream(name).consumer("a").cached_info.config
-        js.delete_consumer(name, "a")
-        config.filter_subjects = ["0.>"]
-        try:
-            js.stream(name).create_consumer(config)
-        except jetsync.ConsumerExistsError:
-            return  # The member was faster.
+        consumer = js.stream(group.buffer_name).consumer("a")
+        wanted = consumer.cached_info.config.filter_subjects
+        js.stream(group.buffer_name).update_consumer("a", filter_subjects=["0.>"])
         until(lambda: consumption.statistics().joins == 2 and consumption.is_active)
-        found = js.stream(name).consumer("a").cached_info.config.filter_subjects
-        assert len(found) == 4
+        assert consumer.info().config.filter_subjects == wanted
 
 
 def test_the_stream_of_the_group_may_come_back(js, orders, group, publish, handler):
@@ -258,10 +257,11 @@ def test_two_processes_of_one_member(nats_server, orders, group, publish, handle
     group.add_members("a")
     with jetsync.connect(nats_server.url) as client:
         same = elastic_group(client.jetstream().stream(orders.name), "g")
-        with join(group, "a", handler) as first:
+        # The server would wait longer for a process that is silent than this test does.
+        with join(group, "a", handler, ack_wait=60) as first:
             publish(0, "1")
             handler.wait_count(1)
-            with join(same, "a", another):
+            with join(same, "a", another, ack_wait=60):
                 publish(0, "2")
                 handler.wait_count(2)
                 first.close()
@@ -289,6 +289,25 @@ def test_step_down_moves_messages_to_another_process(group, publish, handler, an
             assert len(handler.messages) + len(another.messages) == 29
 
 
+def test_after_a_step_down_a_key_waits_for_the_running_handler(group, publish, handler, another):
+    """
+    With `max_ack_pending=1`, no process of the member gets a message while another one has one.
+    """
+    group.add_members("a")
+    handler.hold()
+    with join(group, "a", handler):
+        publish(0, "1")
+        assert handler.entered.wait(30)
+        with join(group, "a", another) as second:
+            until(lambda: second.is_active)
+            group.step_down("a")
+            publish(0, "2")
+            assert not another.entered.wait(ACK_WAIT + 0.5)
+            handler.go_on.set()
+            until(lambda: len(handler.messages) + len(another.messages) == 2)
+            assert handler.wait_count(1)[0] == "1"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_order_of_a_key_survives_failures(group, publish, handler):
     """
@@ -302,6 +321,8 @@ def test_the_order_of_a_key_survives_failures(group, publish, handler):
         handler.wait_count(1)
         handler.error = None
         assert handler.wait_count(4) == ["0", "0", "1", "2"]
+        group.set_mappings({"a": range(3), "b": [3]})
+        until(lambda: consumption.partitions == (0, 1, 2))
     assert consumption.statistics().failures == 1
     assert consumption.statistics().handled == 3
 
@@ -352,6 +373,45 @@ def test_a_closed_client_ends_the_member(nats_server, orders, group, handler):
         until(lambda: consumption.is_active)
     assert consumption.wait(timeout=30)
     assert consumption.error is None
+
+
+def test_a_client_that_gives_up_ends_the_member_with_an_error(orders, group, handler):
+    """
+    If the client cannot connect again, the consumption ends with this error.
+    """
+    with DevServer() as server:
+        client = jetsync.connect(server.url, reconnect_wait=0.02, max_reconnects=1)
+        stream = client.jetstream().create_stream("S", subjects=["s.*"], storage="memory")
+        mine = create_elastic_group(stream, "g", max_members=1)
+        mine.add_members("a")
+        consumption = join(mine, "a", handler)
+        until(lambda: consumption.is_active)
+    assert consumption.wait(timeout=30)
+    assert isinstance(consumption.error, jetsync.ConnectionClosedError)
+    client.close()
+
+
+def test_a_member_continues_after_lost_connections(nats_server, orders, group, publish, handler):
+    """
+    A member follows changes and handles messages of a time without a connection.
+    """
+    group.add_members("a", "b")
+    with (
+        CutProxy(nats_server.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
+    ):
+        mine = elastic_group(client.jetstream().stream(orders.name), "g")
+        with join(mine, "a", handler) as consumption:
+            until(lambda: consumption.is_active)
+            for number in range(3):
+                proxy.cut()
+                publish(0, str(number))
+            group.set_mappings({"a": [0, 1, 2, 3]})
+            proxy.cut()
+            publish(3, "3")
+            until(lambda: len({message.data for message in handler.messages}) == 4)
+            assert consumption.partitions == (0, 1, 2, 3)
+            assert consumption.statistics().handled >= 4
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

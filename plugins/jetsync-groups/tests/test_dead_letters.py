@@ -22,12 +22,12 @@ def dead(js, orders):
     return js.create_stream(name, subjects=[f"{name}.x"], storage="memory", allow_direct=True)
 
 
-def consume(group, dead, handler, **options):
+def consume(group, dead, handler, member="a", **options):
     """
     Consume with dead letters.
     """
-    member = group.join("a", ack_wait=2, max_ack_pending=1)
-    return member.consume(handler, dead_letter=f"{dead.name}.x", **options)
+    joined = group.join(member, ack_wait=2, max_ack_pending=1)
+    return joined.consume(handler, dead_letter=f"{dead.name}.x", **options)
 
 
 def letters(dead):
@@ -42,10 +42,10 @@ def test_a_message_that_fails_too_often(js, orders, group, dead, handler):
     """
     After `max_deliver` deliveries, a copy is stored and the message is removed from the group.
     """
-    group.add_members("a")
+    group.add_members("g-a")
     handler.error = ValueError("no\r\nprice")
     js.publish(f"{orders.name}.k", b"42", headers={"A": "1"}, msg_id="m")
-    with consume(group, dead, handler, max_deliver=2) as consumption:
+    with consume(group, dead, handler, member="g-a", max_deliver=2) as consumption:
         until(lambda: letters(dead))
         (letter,) = letters(dead)
         until(lambda: js.stream(group.buffer_name).info().state.messages == 0)
@@ -62,7 +62,7 @@ def test_a_message_that_fails_too_often(js, orders, group, dead, handler):
         "Sequence": "1",
         "Subject": f"{orders.name}.k",
         "Deliveries": "2",
-        "Consumer": "g-a",
+        "Consumer": "g-g-a",
         "Reason": "ValueError: no price",
     }
     assert letter.data == b"42"

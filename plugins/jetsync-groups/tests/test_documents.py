@@ -123,7 +123,27 @@ def test_filters_of_members_and_of_mappings():
     assert mapped.names == ("x", "y")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"max_members":"x"}', b'{"max_members":0}'])
+def test_wildcards_are_a_list():
+    """
+    A number alone is refused with an error that says so.
+    """
+    with pytest.raises(jetsync.InvalidTypeError, match="list of numbers"):
+        PartitionBy("orders.*", 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"max_members":"x"}',
+        b'{"max_members":0}',
+        b'{"max_members":2,"members":"ab"}',
+        b'{"max_members":2,"members":["a",null]}',
+        b'{"max_members":1,"member_mappings":[{"member":5,"partitions":[0]}]}',
+    ],
+)
 def test_a_document_that_cannot_be_read(data):
     """
     Errors of documents are ValueErrors or TypeErrors, which the store turns into one of its own.

@@ -102,14 +102,21 @@ def test_a_name_that_is_not_part_of_a_key_is_refused(orders, name):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_members": 0}, {"max_members": 1, "max_buffered_messages": 0}]
+    ("wrong", "error"),
+    [
+        ({"max_members": 0}, jetsync.InvalidArgumentError),
+        ({"max_buffered_messages": 0}, jetsync.InvalidArgumentError),
+        ({"partition_by": ["orders.*"]}, jetsync.InvalidTypeError),
+        ({"partition_by": "ab"}, jetsync.InvalidTypeError),
+        ({"partition_by": [("orders.*", [1], 2)]}, jetsync.InvalidTypeError),
+    ],
 )
-def test_settings_are_checked_before_anything_is_sent(orders, wrong):
+def test_settings_are_checked_before_anything_is_sent(orders, wrong, error):
     """
     An invalid setting creates nothing.
     """
-    with pytest.raises(jetsync.InvalidArgumentError):
-        create_elastic_group(orders, "wrong", **wrong)
+    with pytest.raises(error):
+        create_elastic_group(orders, "wrong", **{"max_members": 1} | wrong)
     assert elastic_groups(orders) == []
 
 
@@ -204,9 +211,10 @@ def test_a_document_that_cannot_be_read_names_the_group(js, orders, group):
     """
     Another program may have written anything.
     """
-    bucket(js).put(f"{orders.name}.g", b"{")
-    with pytest.raises(GroupDocumentError, match="'g'"):
-        group.members()
+    for document in (b"{", b"[" * 100_000):
+        bucket(js).put(f"{orders.name}.g", document)
+        with pytest.raises(GroupDocumentError, match="'g'"):
+            group.members()
 
 
 def test_a_group_without_filters_takes_all_messages(js, orders):

@@ -10,6 +10,7 @@ from conftest import until
 import jetsync
 from jetsync_groups import (
     GroupChangedError,
+    GroupDocumentError,
     GroupExistsError,
     GroupNotFoundError,
     NotAMemberError,
@@ -110,6 +111,25 @@ def test_a_static_group_does_not_change(js, keyed, handler):
         assert consumption.wait(timeout=30)
         assert isinstance(consumption.error, GroupChangedError)
         assert list(keyed.consumer_names()) == []
+
+
+def test_a_document_that_cannot_be_read_costs_no_progress(js, keyed, handler):
+    """
+    The member ends with an error. Once the document is repaired, it goes on after its last message.
+    """
+    group = create_static_group(keyed, "s", max_members=4, members=["a"])
+    bucket = js.key_value("static-consumer-groups")
+    document = bucket.get(f"{keyed.name}.s").value
+    with group.join("a").consume(handler) as consumption:
+        js.publish(f"{keyed.name}.x", b"1")
+        handler.wait_count(1)
+        bucket.put(f"{keyed.name}.s", b"{")
+        assert consumption.wait(timeout=30)
+        assert isinstance(consumption.error, GroupDocumentError)
+    bucket.put(f"{keyed.name}.s", document)
+    js.publish(f"{keyed.name}.x", b"2")
+    with group.join("a").consume(handler):
+        assert handler.wait_count(2) == ["1", "2"]
 
 
 def test_a_durable_consumer_that_was_deleted_is_made_again(js, keyed, handler):

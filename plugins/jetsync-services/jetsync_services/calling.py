@@ -41,7 +41,7 @@ class DiscoveredService:
     """The versions of the instances, sorted as text."""
 
     description: str
-    """What it does, as the newest instance in the list says."""
+    """What it does, as the last instance in the list says."""
 
     endpoints: tuple[EndpointInfo, ...]
     """The endpoints of all instances, each once."""

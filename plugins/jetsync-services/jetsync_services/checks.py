@@ -27,6 +27,10 @@ MOST: Final = 10_000
 """The most threads of an endpoint. More would be a mistake."""
 
 
+LONGEST: Final = 1e9
+"""The longest duration in seconds, about 31 years. A longer one has another unit."""
+
+
 def text(name: str, value: Any) -> str:
     """
     Return a value that must be text.
@@ -145,16 +149,16 @@ def count(name: str, value: Any, least: int) -> int:
         raise jetsync.InvalidTypeError(
             f"{name} must be a whole number, not {value!r}", argument=name
         )
-    if not least <= value <= (MOST if name == "threads" else 1 << 31):
-        raise jetsync.InvalidArgumentError(
-            f"{name} must be {least} or more, not {value}", argument=name
-        )
+    most = MOST if name == "threads" else 1 << 31
+    if not least <= value <= most:
+        limit = f"{least} or more" if value < least else f"at most {most:,}"
+        raise jetsync.InvalidArgumentError(f"{name} must be {limit}, not {value}", argument=name)
     return value
 
 
-def seconds(name: str, value: Any) -> float | None:
+def seconds(name: str, value: Any, *, zero: bool = False) -> float | None:
     """
-    Return a duration in seconds, or None for no limit.
+    Return a duration in seconds, or None for no limit. With *zero*, it may be 0.
     """
     if value is None:
         return None
@@ -164,9 +168,12 @@ def seconds(name: str, value: Any) -> float | None:
         raise jetsync.InvalidTypeError(
             f"{name} must be seconds or a timedelta, not {value!r}", argument=name
         )
-    # A number of 1e9 seconds is 31 years, so it is a time in another unit.
-    if not 0 < value <= 1e9:
+    if not (value > 0 or (zero and value == 0)):
+        limit = "0 seconds or more" if zero else "more than 0 seconds"
+        raise jetsync.InvalidArgumentError(f"{name} must be {limit}, not {value}", argument=name)
+    if value > LONGEST:
         raise jetsync.InvalidArgumentError(
-            f"{name} must be more than 0 seconds, not {value}", argument=name
+            f"{name} must be at most 31 years, not {value} seconds: is it in another unit?",
+            argument=name,
         )
     return float(value)

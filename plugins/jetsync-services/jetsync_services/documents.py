@@ -37,6 +37,9 @@ def _moment(value: Any) -> dt.datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
+_is_text: Final = attrs.validators.instance_of(str)
+
+
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
@@ -105,10 +108,10 @@ class ServicePing:
     The identity of an instance of a service.
     """
 
-    name: str
+    name: str = attrs.field(validator=_is_text)
     """The name, which all instances share."""
 
-    id: str
+    id: str = attrs.field(validator=_is_text)
     """The id of the instance."""
 
     version: str
@@ -214,7 +217,7 @@ def decode(kind: type[T], message: jetsync.Message) -> T:
     """
     try:
         return _read(kind, message.json())
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise jetsync.DecodeError(
             kind.__name__, f"{type(error).__name__}: {error}", subject=message.subject
         ) from error

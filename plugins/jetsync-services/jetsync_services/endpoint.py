@@ -8,6 +8,7 @@ each other for ever.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -76,12 +77,13 @@ class Call:
     One request while it is handled. Either its thread or the watch answers it, once.
     """
 
-    __slots__ = ("_claim", "_endpoint", "begun", "ends", "message")
+    __slots__ = ("_claim", "_endpoint", "_is_inside", "begun", "ends", "message")
 
     def __init__(self, endpoint: Endpoint, message: jetsync.Message, timeout: float) -> None:
         self._endpoint = endpoint
         self.message = message
         self._claim = threading.Lock()
+        self._is_inside = True
         self.ends = time.monotonic() + timeout
         self.begun = time.perf_counter_ns()
 
@@ -100,9 +102,19 @@ class Call:
                 timeout=settings.timeout,
             )
             return
-        # Counted first, so that a caller who has the answer finds it in the statistics.
+        # Counted first, so that a caller who has the answer finds it in the statistics, and so that
+        # its next request finds a place.
         self._endpoint.counts.add(spent, error)
+        self.leave()
         self._endpoint.send(self.message, data, headers)
+
+    def leave(self) -> None:
+        """
+        Give the place in the endpoint to another request, once. The request's thread calls it.
+        """
+        if self._is_inside:
+            self._is_inside = False
+            self._endpoint.counts.leave()
 
     def expire(self) -> None:
         """
@@ -217,27 +229,23 @@ class Endpoint:
 
     def _work(self) -> None:
         while (message := self._queue.get()) is not None:
-            try:
-                if self._abandoned:
-                    self.refuse(message, ServiceError(UNAVAILABLE, STOPPING))
-                else:
-                    self._handle(message)
-            finally:
+            if self._abandoned:
                 self.counts.leave()
+                self.refuse(message, ServiceError(UNAVAILABLE, STOPPING))
+            else:
+                self._handle(message)
 
     def _handle(self, message: jetsync.Message) -> None:
         """Call the handler and answer; raises nothing but what is meant to end the program."""
-        settings = self.settings
-        if settings.timeout is None:
-            call = Call(self, message, float("inf"))
-            self._answer(call)
-            return
-        call = Call(self, message, settings.timeout)
-        self._watch.add(call)
+        timeout = self.settings.timeout
+        call = Call(self, message, float("inf") if timeout is None else timeout)
+        if timeout is not None:
+            self._watch.add(call)
         try:
             self._answer(call)
         finally:
             self._watch.remove(call)
+            call.leave()
 
     def _answer(self, call: Call) -> None:
         try:
@@ -265,8 +273,11 @@ class Endpoint:
         _logger.error(
             "handler_failed", endpoint=settings.name, subject=message.subject, exc_info=raised
         )
-        text = " ".join(repr(raised).split()) if settings.show_errors else FAILED
-        return ServiceError(INTERNAL, text)
+        if settings.show_errors:
+            # The class of the application may have any `repr`, also one that fails.
+            with contextlib.suppress(Exception):
+                return ServiceError(INTERNAL, repr(raised))
+        return ServiceError(INTERNAL, FAILED)
 
     # Answers.
 

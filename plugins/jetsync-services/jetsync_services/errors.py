@@ -4,6 +4,7 @@ The error of a service, which travels in two headers of the answer.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import jetsync
@@ -21,6 +22,8 @@ BAD_REQUEST: Final = 400
 INTERNAL: Final = 500
 UNAVAILABLE: Final = 503
 LATE: Final = 504
+
+_CODE: Final = re.compile("[0-9]{1,9}")
 
 UNKNOWN_CODE: Final = 0
 """The code of an answer whose header is not a number."""
@@ -68,8 +71,10 @@ def error_of(message: jetsync.Message) -> ServiceError | None:
     description, code = message.headers.get(ERROR), message.headers.get(ERROR_CODE)
     if not description and not code:
         return None
-    error = ServiceError(1, (description or "").strip() or "no description", message.data)
-    error.code = int(code) if code and code.isascii() and code.isdigit() else UNKNOWN_CODE
+    # Other programs may send any bytes.
+    line = (description or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    error = ServiceError(1, line.strip() or "no description", message.data)
+    error.code = int(code) if code and _CODE.fullmatch(code) else UNKNOWN_CODE
     error.args = (f"{error.description} ({code})",)
     return error
 

@@ -149,7 +149,14 @@ class Group:
 
         def add(function: F) -> F:
             checks.function("the handler", function)
-            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            if any(
+                is_lazy(function)
+                for is_lazy in (
+                    inspect.iscoroutinefunction,
+                    inspect.isgeneratorfunction,
+                    inspect.isasyncgenfunction,
+                )
+            ):
                 raise jetsync.InvalidTypeError(
                     "the handler must be a plain function, because none of the code of"
                     f" {function!r} would run",

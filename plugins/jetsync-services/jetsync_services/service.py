@@ -78,7 +78,8 @@ class Service:
     """
 
     # Threads: any.
-    # Locks: `_lock` protects `_state`, `_parts` and `_started`. It is held for a few steps only.
+    # Locks: `_lock` protects `_state`, `_started`, and the lists of parts once the service runs. It
+    # is held for a few steps only.
 
     def __init__(
         self,
@@ -296,6 +297,9 @@ class Service:
             self._give_up()
             raise
         _logger.info("service_started", service=self.name, id=self.id, version=self.version)
+        if self._state == "stopped":
+            # By another thread, which may not have seen all parts.
+            self.stop()
         return self
 
     def stop(self, *, timeout: Seconds | None = None) -> None:
@@ -336,7 +340,7 @@ class Service:
         # Discovery ends last. The flush also confirms the answers.
         self._drain(controls, max(ends, time.monotonic() + ABANDONED))
         _join(controls, max(ends, time.monotonic() + ABANDONED))
-        running = sum(endpoint.counts.held for endpoint in endpoints)
+        running = sum(thread.is_alive() for each in endpoints for thread in each.threads)
         if running:
             raise jetsync.WaitTimeoutError(
                 f"{running} handlers of the service {self.name!r}", limit
@@ -361,12 +365,13 @@ class Service:
 
         Args:
             timeout: Seconds. None means no limit.
+
+        Raises:
+            jetsync.ForkedProcessError: The service belongs to the parent process.
         """
-        ends = (
-            None
-            if timeout is None
-            else time.monotonic() + (checks.seconds("timeout", timeout) or 0)
-        )
+        self._check_process()
+        limit = checks.seconds("timeout", timeout, zero=True)
+        ends = None if limit is None else time.monotonic() + limit
         # On Windows, Ctrl-C does not end a wait without a limit.
         step = 0.5 if sys.platform == "win32" else None
         while True:
@@ -418,13 +423,13 @@ class Service:
         endpoint = self._subscribe(settings)
         try:
             self._begin([endpoint])
+            with self._lock:
+                self._settings.append(settings)
+                self._endpoints.append(endpoint)
+                stopped = self._state == "stopped"
         except BaseException:
             endpoint.drain()
             raise
-        with self._lock:
-            self._settings.append(settings)
-            self._endpoints.append(endpoint)
-            stopped = self._state == "stopped"
         if stopped:
             endpoint.drain()
 

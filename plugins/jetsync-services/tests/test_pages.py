@@ -40,9 +40,10 @@ def test_the_program_for_systemd_and_docker_runs(nats_server, caller):
     file = HERE.parents[1] / "docs" / "plugins" / "services-program" / "prices.py"
     program = subprocess.Popen([sys.executable, str(file)], env={"NATS_URL": nats_server.url})
     try:
-        eventually(lambda: ping(caller, "prices"))
-        assert call(caller, "prices.get", b'"chair"').json() == 30
+        eventually(lambda: ping(caller, "prices") or program.poll() is not None, timeout=90)
+        assert program.poll() is None
+        assert call(caller, "prices.get", b'"chair"', timeout=30).json() == 30
         program.send_signal(signal.SIGTERM)
-        assert program.wait(30) == 143
+        assert program.wait(60) == 143
     finally:
         program.kill()

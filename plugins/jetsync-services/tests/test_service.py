@@ -21,6 +21,7 @@ from jetsync_services import (
     ping,
     stats,
 )
+from jetsync_services.errors import error_of
 
 pytestmark = pytest.mark.live
 
@@ -155,6 +156,26 @@ class TestErrors:
             with pytest.raises(ServiceError, match=r"SecretError\('two\\nlines'\) \(500\)"):
                 call(caller, f"{name}.fail")
 
+    @pytest.mark.parametrize("text", [None, "", " \n", "\ud800"])
+    def test_an_error_that_cannot_be_shown(self, service_client, name, caller, text):
+        """
+        If the repr of an error fails or cannot be sent, the caller gets 500 without it, and the
+        thread handles the next request.
+        """
+
+        class OddError(Exception):
+            def __repr__(self):
+                return text
+
+        def fail(request):
+            raise OddError
+
+        with Service(service_client, name, version="0.0.1", show_errors=True) as service:
+            service.endpoint("fail", subject=f"{name}.fail")(fail)
+            for _ in range(2):
+                with pytest.raises(ServiceError, match=r"^internal error \(500\)$"):
+                    call(caller, f"{name}.fail")
+
     def test_a_payload_that_is_not_json(self, service, caller):
         """
         If the handler asks for JSON and the payload is none, the caller gets 400.
@@ -194,18 +215,46 @@ class TestErrors:
         (counts,) = service.stats().endpoints
         assert (counts.num_requests, counts.num_errors) == (1, 1)
 
-    def test_answers_of_other_services_without_a_number(self, service, caller):
+    @pytest.mark.parametrize("code", ["x", "-1", "9" * 5000, "\N{ARABIC-INDIC DIGIT ONE}"])
+    def test_answers_of_other_services_without_a_number(self, service, caller, code):
         """
         An error whose code is not a number has the code 0.
         """
         subject = serve(
-            service, lambda request: Response(b"", headers={"Nats-Service-Error-Code": "x"})
+            service, lambda request: Response(b"", headers={"Nats-Service-Error-Code": code})
         )
 
         with pytest.raises(ServiceError, match="no description") as caught:
             call(caller, subject)
 
         assert caught.value.code == 0
+
+    def test_answers_of_other_services_that_are_no_text(self):
+        """
+        Bytes of a description that are no UTF-8 are replaced.
+        """
+        headers = b"NATS/1.0\r\nNats-Service-Error: no \xff\r\nNats-Service-Error-Code: 404\r\n\r\n"
+
+        error = error_of(jetsync.Message(b"a", b"", headers, b""))
+
+        assert (error.code, error.description) == (404, "no \N{REPLACEMENT CHARACTER}")
+
+    def test_an_error_of_another_service_is_passed_on(self, service, caller):
+        """
+        If a handler does not catch the ServiceError of its own call, its caller gets it.
+        """
+
+        def refuse(request):
+            raise ServiceError(404, "no such item")
+
+        service.endpoint("inner", subject=f"{service.name}.inner")(refuse)
+        service.endpoint("outer", subject=f"{service.name}.outer")(
+            lambda request: call(caller, f"{service.name}.inner")
+        )
+        service.start()
+
+        with pytest.raises(ServiceError, match=r"no such item \(404\)"):
+            call(caller, f"{service.name}.outer")
 
 
 class TestGroups:
@@ -315,18 +364,32 @@ class TestDiscovery:
             (found,) = ping(caller, name, control_prefix="other.SRV")
             assert found.name == name
 
-    def test_unreadable_answers_are_left_out(self, service, caller, service_client):
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"[]",
+            b"{",
+            b'{"name":[],"id":"a","version":"1.0.0","started":"2026-01-01T00:00:00Z"}',
+            b'{"name":"a","id":"a","version":"1.0.0","started":"today"}',
+            (
+                b'{"name":"a","id":"a","version":"1.0.0","started":"2026-01-01T00:00:00Z",'
+                b'"endpoints":[{"name":"e","subject":"e","num_requests":1e999}]}'
+            ),
+        ],
+    )
+    def test_unreadable_answers_are_left_out(self, service, caller, service_client, answer, caplog):
         """
         An answer that is no such document is logged and left out.
         """
         service.start()
-        junk = service_client.subscribe(f"$SRV.PING.{service.name}")
+        junk = service_client.subscribe(f"$SRV.STATS.{service.name}")
         threading.Thread(
-            target=lambda: [service_client.publish(each.reply, b"[]") for each in junk]
+            target=lambda: [service_client.publish(each.reply, answer) for each in junk]
         ).start()
         service_client.flush()
 
-        assert [each.id for each in ping(caller, service.name)] == [service.id]
+        assert [each.id for each in stats(caller, service.name)] == [service.id]
+        assert "unreadable_answer" in caplog.text
         junk.close()
 
     def test_on_stats_adds_data(self, service_client, name, caller):
@@ -400,9 +463,12 @@ class TestChecks:
             ({"subject": "a b"}, "a space"),
             ({"subject": "a.>.b"}, "'>' must be the last token"),
             ({"threads": 0}, "threads must be 1 or more"),
+            ({"threads": 10_001}, "threads must be at most 10,000"),
             ({"threads": True}, "threads must be a whole number"),
             ({"max_waiting": -1}, "max_waiting must be 0 or more"),
             ({"timeout": 0}, "timeout must be more than 0 seconds"),
+            ({"timeout": float("nan")}, "timeout must be more than 0 seconds"),
+            ({"timeout": 5e9}, "in another unit"),
             ({"timeout": "1"}, "timeout must be seconds"),
             ({"queue_group": "\n"}, "queue group"),
         ],
@@ -425,7 +491,10 @@ class TestChecks:
         def many(request):
             yield b""
 
-        for handler in (later, many, 5):
+        async def many_later(request):
+            yield b""
+
+        for handler in (later, many, many_later, 5):
             with pytest.raises(jetsync.InvalidTypeError):
                 service.endpoint("a")(handler)
 
@@ -462,11 +531,13 @@ class TestChecks:
         serve(service, lambda request: b"")
         pid = os.fork()
         if pid == 0:
-            status = 1
+            status = 2
             try:
-                service.stop()
-            except jetsync.ForkedProcessError:
-                status = 0
+                for use in (service.stop, service.wait):
+                    try:
+                        use()
+                    except jetsync.ForkedProcessError:
+                        status -= 1
             finally:
                 os._exit(status)
 

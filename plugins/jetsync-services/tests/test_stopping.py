@@ -4,6 +4,7 @@ The end of a service: no request that has arrived is lost, and no thread is left
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy, eventually
-from jetsync_services import Service, ServiceError, call, ping
+from jetsync_services import Service, ServiceError, call, ping, stats
 
 pytestmark = pytest.mark.live
 
@@ -181,6 +182,9 @@ class TestStop:
 
         assert call(caller, name).data == b"late"
         assert [each.name for each in service.info().endpoints] == ["late"]
+        assert [each.num_requests for each in service.stats().endpoints] == [1]
+        service.stop()
+        assert names() == []
 
     def test_wait_ends_in_time(self, service):
         """
@@ -189,8 +193,29 @@ class TestStop:
         service.start()
 
         assert service.wait(timeout=0.01) is False
+        assert service.wait(timeout=0) is False
         service.stop()
         assert service.wait() is True
+
+    def test_a_stop_during_the_start(self, service, caller, name, monkeypatch):
+        """
+        If another thread stops the service while it starts, it answers nothing afterwards.
+        """
+        service.endpoint("a", subject=name)(bytes)
+        subscribe = service._subscribe
+
+        def stop_first(settings):
+            stopping = threading.Thread(target=service.stop)
+            stopping.start()
+            stopping.join(30)
+            return subscribe(settings)
+
+        monkeypatch.setattr(service, "_subscribe", stop_first)
+        service.start()
+
+        assert names() == []
+        with pytest.raises(jetsync.NoRespondersError):
+            call(caller, name)
 
     def test_the_client_is_closed_first(self, nats_server, name):
         """
@@ -204,6 +229,7 @@ class TestStop:
         client.close()
 
         assert service.wait(timeout=30)
+        assert service.error is None
         service.stop()
         assert names() == []
 
@@ -226,6 +252,28 @@ class TestConnection:
             assert eventually(lambda: [each.id for each in ping(caller, name)]) == [service.id]
             assert call(caller, name).data == b"a"
             assert service.started == before
+
+    def test_lost_answers_to_discovery_are_an_error(self, nats_server, name, service_client):
+        """
+        If the connection is lost while answers arrive, the list could be short, so there is none.
+        """
+        asked = threading.Event()
+        with (
+            Service(
+                service_client, name, version="1.0.0", on_stats=lambda endpoint: asked.set()
+            ) as service,
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            service.endpoint("a", subject=name)(bytes)
+            asking = pool.submit(stats, client, name, timeout=60, stall=60)
+            assert asked.wait(30)
+
+            proxy.cut()
+
+            with pytest.raises(jetsync.ConnectionLostError):
+                asking.result(30)
 
     def test_a_refused_subject_is_an_error(self, tmp_path):
         """

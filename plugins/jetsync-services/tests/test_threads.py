@@ -117,6 +117,24 @@ class TestThreads:
         assert outcome(first) == b""
         assert call(caller, service.name, timeout=60).data == b""
 
+    def test_a_request_leaves_its_place_before_it_is_answered(self, service, caller):
+        """
+        With max_waiting=0, a caller that has its answer can call again at once.
+        """
+        service.endpoint("a", subject=service.name, max_waiting=0)(lambda request: b"a")
+        service.start()
+        (endpoint,) = service._endpoints
+        held, send = [], endpoint.send
+
+        def note(*answer):
+            held.append(endpoint.counts.held)
+            send(*answer)
+
+        endpoint.send = note
+
+        assert [call(caller, service.name, timeout=60).data for _ in range(3)] == [b"a"] * 3
+        assert held == [0, 0, 0]
+
     def test_services_that_call_each_other_in_circles(
         self, nats_server, service_client, name, pool
     ):
@@ -178,6 +196,44 @@ class TestThreads:
         assert counts.average_processing_time == counts.processing_time // 2000
 
 
+class Stuttering:
+    """
+    A subscription that was too slow once.
+    """
+
+    def __init__(self, subscription):
+        self._subscription = subscription
+        self._errors = [jetsync.SlowConsumerError("a", 7)]
+
+    def __getattr__(self, name):
+        return getattr(self._subscription, name)
+
+    def __iter__(self):
+        if self._errors:
+            raise self._errors.pop()
+        return iter(self._subscription)
+
+
+def test_an_endpoint_that_was_too_slow_goes_on(service, caller, monkeypatch, caplog):
+    """
+    If the client has dropped requests, the log says so, and the endpoint handles the next ones.
+    """
+    service.endpoint("a", subject=service.name)(lambda request: b"a")
+    subscribe = service._subscribe
+
+    def stutter(settings):
+        endpoint = subscribe(settings)
+        endpoint._subscription = Stuttering(endpoint._subscription)
+        return endpoint
+
+    monkeypatch.setattr(service, "_subscribe", stutter)
+    service.start()
+
+    assert call(caller, service.name, timeout=60).data == b"a"
+    assert "requests_dropped" in caplog.text
+    assert service.error is None
+
+
 class TestTimeLimit:
     def test_a_handler_over_its_time_is_answered_504(self, service, caller, gate, caplog):
         """
@@ -189,6 +245,8 @@ class TestTimeLimit:
 
         with pytest.raises(ServiceError, match="no result within") as caught:
             call(caller, service.name, timeout=60)
+        # The handler keeps its thread.
+        assert service._endpoints[0].counts.held == 1
         gate.opened.set()
 
         assert caught.value.code == 504
@@ -212,6 +270,17 @@ class TestTimeLimit:
             call(caller, f"{service.name}.short", timeout=60)
         gate.opened.set()
         assert outcome(first) == b""
+
+    def test_the_watch_forgets_requests_that_are_over(self, service, caller):
+        """
+        A request that was answered in time takes no memory until its time is over.
+        """
+        service.endpoint("a", subject=service.name, timeout=600)(lambda request: b"a")
+        service.start()
+
+        call(caller, service.name)
+
+        eventually(lambda: not service._watch._running)
 
     def test_no_limit(self, service, caller):
         """
