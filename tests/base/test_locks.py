@@ -285,6 +285,11 @@ BARE = {
     ("jetsync/testing/_recorder.py", "Condition"): "`with` takes its lock",
     ("plugins/jetsync-queue/jetsync_queue/intake.py", "Condition"): "`with` takes its lock",
     ("plugins/jetsync-queue/jetsync_queue/limits.py", "Condition"): "`with` takes its lock",
+    ("plugins/jetsync-services/jetsync_services/endpoint.py", "Lock"): "`with` never takes it",
+    (
+        "plugins/jetsync-services/jetsync_services/limits.py",
+        "Condition",
+    ): "`with` takes its lock",
     (
         "plugins/jetsync-schema/jetsync_schema/registry/bucket.py",
         "Condition",

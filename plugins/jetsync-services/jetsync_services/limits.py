@@ -11,6 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+import jetsync
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,14 +39,15 @@ class Watch:
     so that a request costs two changes of a dictionary.
 
     Threads: the workers add and remove. The thread of the watch calls ``expire``.
-    Locks: the condition protects ``_stopped``. ``_wakes`` is written by the thread of the watch
+    Locks: ``_lock`` protects ``_stopped``. ``_wakes`` is written by the thread of the watch
     before it reads ``_running``, and read by workers after they have added to it. So either the
     thread sees the work, or the worker sees that the thread sleeps too long, and wakes it.
     """
 
     def __init__(self, start: Callable[[threading.Thread], object]) -> None:
         self._running: dict[int, Limited] = {}
-        self._changed = threading.Condition()
+        self._lock = jetsync.interrupt_safe_lock()
+        self._changed = threading.Condition(self._lock)
         self._wakes = NEVER
         self._stopped = False
         self.thread = threading.Thread(target=self._run, name="jetsync-service-limits", daemon=True)
@@ -56,7 +59,7 @@ class Watch:
         """
         self._running[id(work)] = work
         if work.ends < self._wakes:
-            with self._changed:
+            with self._lock:
                 self._changed.notify()
 
     def remove(self, work: Limited) -> None:
@@ -69,13 +72,13 @@ class Watch:
         """
         End the thread.
         """
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if self._stopped:
                     return
                 # Before the look at what runs, see above.
