@@ -67,6 +67,15 @@ def ask_again(path):
 
 
 @task
+def measure_again(path, text):
+    """Fail once, and return the length of the text."""
+    write(path, "ran")
+    if read(path) == ["ran"]:
+        raise ValueError("the first attempt fails")
+    return len(text)
+
+
+@task
 async def later(value):
     """Return the value, a moment later."""
     await asyncio.sleep(0.01)

@@ -22,6 +22,7 @@ from jetsync_django.tasks.api import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
+    normalize_json,
     task_enqueued,
 )
 from jetsync_django.tasks.options import TaskOptions
@@ -97,8 +98,9 @@ class JetStreamBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
+            # Checked and copied now, because an error after the commit would come too late.
+            args=normalize_json(list(args)),
+            kwargs=normalize_json(dict(kwargs)),
             backend=self.alias,
             errors=[],
             worker_ids=[],
