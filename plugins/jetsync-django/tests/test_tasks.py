@@ -167,6 +167,21 @@ def test_a_task_gets_further_attempts(use_backend, run_tasks, seen):
     assert [name for name, *_ in seen] == ["enqueued", "started", "started", "started", "finished"]
 
 
+def test_a_task_can_give_up(use_backend, run_tasks, seen):
+    """
+    A task that raises `DeadLetter` fails at once, and the signal says so.
+    """
+    use_backend(RETRIES=2, RETRY_WAIT=0)
+    import shop_tasks as tasks
+
+    result = tasks.give_up.enqueue("no such customer")
+    run_tasks()
+    result.refresh()
+
+    assert (result.status, result.attempts) == (FAILED, 1)
+    assert ("finished", "give_up", FAILED) in seen
+
+
 def test_a_task_can_ask_for_another_attempt(tasks, run_tasks, tmp_path):
     """
     A task that raises `Retry` gets another attempt without `RETRIES`.
