@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import jetsync
 from jetsync_django.tasks.api import task_finished, task_started
 from jetsync_queue import Retry
 
@@ -64,6 +65,21 @@ def ask_again(path):
     if read(path) == ["ran"]:
         raise Retry(delay=0)
     return "done"
+
+
+@task
+def give_up(text):
+    """Give up, although there may be retries left."""
+    raise jetsync.DeadLetter(text)
+
+
+@task
+def measure_again(path, text):
+    """Fail once, and return the length of the text."""
+    write(path, "ran")
+    if read(path) == ["ran"]:
+        raise ValueError("the first attempt fails")
+    return len(text)
 
 
 @task

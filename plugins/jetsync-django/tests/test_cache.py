@@ -202,6 +202,25 @@ def test_threads_share_one_connection(nats_server, make_cache):
     assert len(used) == 1
 
 
+def test_a_closed_connection_is_opened_again(cache, nats_server):
+    """
+    Other code may close the client that all caches of the process share.
+    """
+    cache.set("key", 1)
+    shared_client(connect_options([nats_server.url], None, "x")).close()
+
+    assert cache.get("key") == 1
+
+
+def test_keys_with_one_name_all_get_its_value(cache):
+    """
+    The key 1 is also the key "1".
+    """
+    cache.set(1, "value")
+
+    assert cache.get_many([1, "1", 2]) == {1: "value", "1": "value"}
+
+
 def test_a_forked_child_has_a_connection_of_its_own(cache):
     """
     After a fork, as of gunicorn with `preload_app`, both processes use the cache.

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 import jetsync
 from jetsync.testing import eventually
+from jetsync_django.connections import shared_client
 from jetsync_django.tasks.api import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -166,6 +167,21 @@ def test_a_task_gets_further_attempts(use_backend, run_tasks, seen):
     assert [name for name, *_ in seen] == ["enqueued", "started", "started", "started", "finished"]
 
 
+def test_a_task_can_give_up(use_backend, run_tasks, seen):
+    """
+    A task that raises `DeadLetter` fails at once, and the signal says so.
+    """
+    use_backend(RETRIES=2, RETRY_WAIT=0)
+    import shop_tasks as tasks
+
+    result = tasks.give_up.enqueue("no such customer")
+    run_tasks()
+    result.refresh()
+
+    assert (result.status, result.attempts) == (FAILED, 1)
+    assert ("finished", "give_up", FAILED) in seen
+
+
 def test_a_task_can_ask_for_another_attempt(tasks, run_tasks, tmp_path):
     """
     A task that raises `Retry` gets another attempt without `RETRIES`.
@@ -190,6 +206,29 @@ def test_a_task_waits_for_the_commit(tasks, backend, waiting):
     assert waiting() == 1
     assert result.enqueued_at is not None
     assert backend.get_result(result.id).status == READY
+
+
+def test_wrong_arguments_are_refused_before_the_commit(tasks, waiting):
+    """
+    The call raises, so that the transaction is rolled back.
+    """
+    with pytest.raises((TypeError, ValueError)), transaction.atomic():
+        tasks.add.enqueue(object(), 2)
+
+    assert waiting() == 0
+
+
+def test_arguments_are_those_of_the_call(tasks, run_tasks):
+    """
+    A list that is changed before the commit is stored as it was.
+    """
+    given = [1]
+    with transaction.atomic():
+        result = tasks.send.enqueue(given)
+        given.append(2)
+    run_tasks()
+
+    assert tasks.send.get_result(result.id).return_value == [1]
 
 
 def test_a_rolled_back_transaction_stores_no_task(tasks, waiting):
@@ -340,6 +379,32 @@ def test_large_arguments_go_to_the_task(tasks, run_tasks):
     run_tasks()
 
     assert tasks.send.get_result(result.id).return_value == text
+
+
+def test_large_arguments_go_to_further_attempts(use_backend, run_tasks, tmp_path):
+    """
+    A record has no large arguments, and a task that is tried again gets them nevertheless.
+    """
+    use_backend(RETRIES=1, RETRY_WAIT=0)
+    import shop_tasks as tasks
+
+    result = tasks.measure_again.enqueue(str(tmp_path / "log"), text="x" * 1_500_000)
+    run_tasks()
+    result.refresh()
+
+    assert (result.return_value, result.attempts) == (1_500_000, 2)
+
+
+def test_tasks_are_stored_after_other_code_closed_the_client(tasks, backend, waiting):
+    """
+    The next call opens a connection again.
+    """
+    tasks.add.enqueue(1, 1)
+    shared_client(backend.task_options.connect).close()
+    result = tasks.add.enqueue(2, 2)
+
+    assert backend.get_result(result.id).status == READY
+    assert waiting() == 2
 
 
 def test_results_that_do_not_exist(tasks, backend):

@@ -248,6 +248,8 @@ class Delivery:
         """
         Settle this attempt as failed, and have the server keep the job for its next attempt.
 
+        A job that was cancelled or purged meanwhile, or that another worker has settled, gets none.
+
         Args:
             error: Why, for the record of a tracked job.
             delay: Seconds until the job is available again.
@@ -258,6 +260,10 @@ class Delivery:
         expires = self._expires
         if expires is not None and expires <= now + wait:
             self.reject("it expires before its next attempt", error=error)
+            return
+        if not self._is_stored():
+            # It was cancelled, or another worker has settled it: it must not come back.
+            self._settle(self._message.ack)
             return
         headers = job_headers(self._message)
         headers.setdefault(headers_of.ENQUEUED, f"{self.enqueued.timestamp():.3f}")
@@ -345,6 +351,14 @@ class Delivery:
                 new = {"enqueued": self.enqueued.timestamp(), "priority": self._priority}
                 new |= {"headers": own} if (own := self.headers) else {}
             self._core.records.put(self._token, merged(new))
+
+    def _is_stored(self) -> bool:
+        """Return whether the stream still has the message of this attempt."""
+        try:
+            self._core.stream.get_message(self.sequence, direct=False)
+        except jetsync.MessageNotFoundError:
+            return False
+        return True
 
     def _settle(self, answer: Callable[[], object]) -> None:
         answer()

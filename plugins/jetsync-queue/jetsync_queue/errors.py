@@ -4,7 +4,13 @@ The errors of work queues.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jetsync
+from jetsync_queue.times import seconds
+
+if TYPE_CHECKING:
+    import datetime as dt
 
 __all__ = [
     "JobCancelledError",
@@ -99,8 +105,12 @@ class Retry(Exception):  # noqa: N818 - it is a decision of the handler, not an 
     Args:
         reason: Why, for the log and the record of the job.
         delay: Seconds until the next attempt. Default: that of the worker's ``wait``.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: The delay is invalid. The attempt has failed then,
+            as after any other exception.
     """
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: float | dt.timedelta | None = None) -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = None if delay is None else seconds("delay", delay)

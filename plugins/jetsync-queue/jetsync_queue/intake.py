@@ -42,7 +42,8 @@ class Intake:
     """
 
     # Threads: any, those of the steps, and the keeper, which reports progress.
-    # Locks: `changed` protects all fields. It is held for short steps only, never for a request.
+    # Locks: `lock` protects all fields. It is held for short steps only, never for a request. It is
+    # taken by its own name, because Ctrl-C inside `Condition.__enter__` would leave it held.
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Intake:
     ) -> None:
         self.core = core
         self.ahead = ahead
-        self.changed = threading.Condition()
+        self.lock = jetsync.interrupt_safe_lock()
+        self.changed = threading.Condition(self.lock)
         self._pid = os.getpid()
         self._prefetch = prefetch
         # The jobs that were taken, and when their progress was reported last.
@@ -66,8 +68,13 @@ class Intake:
         # The highest priority first.
         self._steps = [Step(self, priority) for priority in reversed(range(core.priorities))]
         self._keeper = threading.Thread(target=self._keep, name="jetsync-queue-keep", daemon=True)
-        for thread in self._threads():
-            thread.start()
+        try:
+            for thread in self._threads():
+                thread.start()
+        except BaseException:
+            # Ctrl-C, or there can be no further thread. No caller can close it.
+            self._is_stopping = self._is_closed = True
+            raise
 
     @property
     def prefetch(self) -> int | None:
@@ -76,7 +83,7 @@ class Intake:
 
     @prefetch.setter
     def prefetch(self, value: int | None) -> None:
-        with self.changed:
+        with self.lock:
             self._prefetch = value
             self.changed.notify_all()
         self._readiness.set()
@@ -107,7 +114,7 @@ class Intake:
         limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         delivery: Delivery | None = None
         try:
-            with self.changed:
+            with self.lock:
                 while True:
                     if self._is_stopping:
                         raise self._error or ReceiverClosedError
@@ -129,7 +136,7 @@ class Intake:
         """Wait until a job is held; see :meth:`Receiver.wait_ready`."""
         self._check_process()
         limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-        with self.changed:
+        with self.lock:
             while not (self.held or self._is_stopping):
                 left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
                 if left <= 0.0:
@@ -145,7 +152,10 @@ class Intake:
 
     def stop(self) -> None:
         """Fetch no further jobs, and give back those that are held."""
-        with self.changed:
+        if os.getpid() != self._pid:
+            # A forked child has no threads, and its parent keeps the jobs.
+            return
+        with self.lock:
             self._is_stopping = True
             given_back = [each for step in self._steps for each in step.take_held()]
             consumptions = [step.leave() for step in self._steps]
@@ -158,7 +168,7 @@ class Intake:
 
     def forget(self, delivery: Delivery) -> None:
         """Stop keeping a job alive."""
-        with self.changed:
+        with self.lock:
             self._unsettled.pop(delivery, None)
             if self._prefetch is not None:
                 self.changed.notify_all()
@@ -168,10 +178,9 @@ class Intake:
         """Stop, give back the unsettled jobs, and wait for the threads."""
         limit = time.monotonic() + seconds("timeout", timeout)
         if os.getpid() != self._pid:
-            # A forked child has no threads, and its parent keeps the jobs.
             return
         self.stop()
-        with self.changed:
+        with self.lock:
             self._is_closed = True
             unsettled = list(self._unsettled)
             self._unsettled.clear()
@@ -220,13 +229,13 @@ class Intake:
 
     def wait_until_wanted(self, step: Step) -> bool:
         """Wait until a step is to fetch jobs; return False if it never will again."""
-        with self.changed:
+        with self.lock:
             self.changed.wait_for(lambda: step.is_wanted or self._is_stopping)
             return not self._is_stopping
 
     def begin_fetching(self, step: Step, consumption: jetsync.Consumption) -> bool:
         """Note the consumption of a step; return False if it is not wanted any more."""
-        with self.changed:
+        with self.lock:
             step.consumption = consumption
             return self.wants(step)
 
@@ -237,7 +246,7 @@ class Intake:
         Returns False if the step is not to fetch any more; then the job was given back.
         """
         delivery = Delivery(self.core, message, step.priority, self.forget)
-        with self.changed:
+        with self.lock:
             is_wanted = self.wants(step)
             if is_wanted:
                 step.held.append((delivery, time.monotonic()))
@@ -246,18 +255,18 @@ class Intake:
             give_back([delivery])
             return False
         self._readiness.set()
-        with self.changed:
+        with self.lock:
             self.changed.wait_for(lambda: len(step.held) < self.ahead or not self.wants(step))
             return self.wants(step)
 
     def sleep(self, pause: float) -> None:
         """Wait before the next attempt to fetch."""
-        with self.changed:
+        with self.lock:
             self.changed.wait_for(lambda: self._is_stopping, pause)
 
     def fail(self, error: Exception) -> None:
         """End with an error."""
-        with self.changed:
+        with self.lock:
             self._error = self._error or error
         self.stop()
 
@@ -267,7 +276,7 @@ class Intake:
         """Report progress of all jobs, and give back those that are held for too long."""
         while not self._is_closed:
             shortest = min(step.ack_wait for step in self._steps) / KEEP_ALIVE_STEPS
-            with self.changed:
+            with self.lock:
                 hold = min(HOLD, 2.0 * shortest)
                 self.changed.wait_for(lambda: self._is_closed, hold / 2.0)
                 stale = [step for step in self._steps if step.is_stale(hold)]
@@ -294,7 +303,7 @@ class Intake:
                 continue
             except jetsync.JetSyncError:
                 return
-            with self.changed:
+            with self.lock:
                 if delivery in self._unsettled:
                     self._unsettled[delivery] = time.monotonic()
 

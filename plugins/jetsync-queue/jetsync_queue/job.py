@@ -93,8 +93,9 @@ class Job:
         Raises:
             JobFailedError: The job has failed for good.
             JobCancelledError: It was cancelled.
-            JobExpiredError: It was not started in time.
-            ResultTimeoutError: It has not ended in time. Or its result has expired.
+            JobExpiredError: A worker found that it had expired.
+            ResultTimeoutError: It has not ended in time. Or its result has expired, or the server
+                has removed the job because it had expired.
             NoResultsError: The queue was opened with ``results=False``.
         """
         if not self._core.results:

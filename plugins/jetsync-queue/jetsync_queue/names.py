@@ -77,7 +77,12 @@ def checked_token(what: str, text: object) -> str:
         raise jetsync.InvalidTypeError(
             f"{what} must be text, not {type(text).__name__}", argument=what
         )
-    found = token(text)
+    try:
+        found = token(text)
+    except UnicodeEncodeError as error:
+        raise jetsync.InvalidArgumentError(
+            f"{what} has characters that UTF-8 does not have: {error}", argument=what
+        ) from error
     if not found or len(found) > LONGEST_TOKEN:
         raise jetsync.InvalidArgumentError(
             f"{what} must have 1 to {LONGEST_TOKEN} characters, and each one other than letters, "

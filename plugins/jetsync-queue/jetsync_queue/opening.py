@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+SCHEDULES_LEVEL: Final = 2
+"""The API level of servers from 2.12, which have schedules. Older ones ignore the option."""
+
 MARKER_TTL: Final = 60.0
 """Seconds for which the server keeps the marker of an expired record."""
 
@@ -26,9 +29,12 @@ def open_stream(
     Return the stream of a prefix; make it if it is missing.
     """
     name = stream_name(prefix)
-    stream = _find_or_make(
-        lambda: js.stream(name),
-        lambda: js.create_stream(
+
+    def make() -> jetsync.Stream:
+        if js.account_info().api.level < SCHEDULES_LEVEL:
+            # Otherwise a stream without schedules would be left, which could not be used later.
+            raise jetsync.NotSupportedError("a work queue", needs="server 2.12 or later")
+        return js.create_stream(
             name,
             subjects=subjects_of(prefix),
             retention="workqueue",
@@ -38,8 +44,9 @@ def open_stream(
             allow_direct=True,
             allow_msg_ttl=True,
             allow_msg_schedules=True,
-        ),
-    )
+        )
+
+    stream = _find_or_make(lambda: js.stream(name), make)
     config = stream.config
     is_queue = config.retention == jetsync.RetentionPolicy.WORKQUEUE
     if not (is_queue and config.allow_msg_schedules and config.allow_msg_ttl):

@@ -221,9 +221,14 @@ class WorkQueue:
         job_id = uuid.uuid4().hex if job_id is None else job_id
         token = checked_token("job_id", job_id)
         new["headers"][names.ID] = job_id
+        given: object = msg_id
+        if given == "" or not isinstance(given, (str, type(None))):
+            raise jetsync.InvalidTypeError("msg_id must be text, and not empty", argument="msg_id")
+        unique = msg_id or job_id
+        # Checked before the record of a tracked job is stored.
+        jetsync.Headers({**new["headers"], "Nats-Msg-Id": unique})
         if core.track and not self._record(token, data, now, new):
             return Job(core, job_id, token, None, duplicate=True)
-        unique = msg_id or job_id
         try:
             ack = core.publish(**new, job=token, msg_id=f"{core.names.queue}/{unique}", is_new=True)
         except jetsync.WrongLastSequenceError:
@@ -331,7 +336,7 @@ class WorkQueue:
             return True
         # The program that made the record may have died before it stored the job. The server drops
         # the job if it has it, and a worker if the job has started.
-        found = self._core.records.read(token)
+        found = self._core.records.read(token, latest=True)
         return found is None or found[0]["state"] == records.WAITING
 
     def job(self, job_id: str) -> Job:
@@ -453,8 +458,9 @@ class WorkQueue:
                 of the handler, at the next step of Python code. Default: no limit.
             grace: Seconds after the timeout. If the handler has not ended then, its attempt counts
                 as failed, and another thread takes its place. What it returns is ignored.
-            crashes: How many workers may die while they run one attempt of a job. After that, the
-                job is given up, so that a job that kills its workers does not kill all of them.
+            crashes: How many workers may die while they run one attempt of a job, after the first
+                one. After that, the job is given up, so that a job that kills its workers does not
+                kill all of them. A worker that is stopped before the job has ended counts, too.
             ahead: How many jobs of each priority are fetched before a thread is free. Those that
                 wait for a second go back to the server. Default: *threads*, but at least 4.
             name: The name of the worker in records. Default: host name and process id.

@@ -133,15 +133,22 @@ def moment(seconds: float | None) -> dt.datetime | None:
     return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
 
 
+def error_text(error: BaseException) -> str:
+    """
+    Return the text of an exception; empty if it has none.
+    """
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is a class of the application.
+        return ""
+
+
 def error_fields(error: BaseException) -> dict[str, Any]:
     """
     Return an exception as fields of a record.
     """
     kind = type(error)
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - it is a class of the application.
-        text = ""
+    text = error_text(error)
     lines = traceback.format_exception(kind, error, error.__traceback__)
     return {
         "type": f"{kind.__module__}.{kind.__qualname__}",
@@ -166,10 +173,16 @@ class Records:
         self._objects = objects
         self._ttl = ttl
 
-    def read(self, job: str) -> tuple[dict[str, Any], int] | None:
-        """Return the record of a job and its revision; None without one."""
+    def read(self, job: str, *, latest: bool = False) -> tuple[dict[str, Any], int] | None:
+        """
+        Return the record of a job and its revision; None without one.
+
+        Args:
+            job: The token of the job.
+            latest: Ask the leader. Other servers of a cluster may not have the last change yet.
+        """
         try:
-            entry = self.bucket.get(self._names.record(job))
+            entry = self.bucket.get(self._names.record(job), direct=False if latest else None)
         except jetsync.KeyNotFoundError:
             return None
         return entry.json(), entry.revision
@@ -196,7 +209,8 @@ class Records:
         """
         key = self._names.record(job)
         while True:
-            found = self.read(job)
+            # A worker drops a job whose record says that it has ended.
+            found = self.read(job, latest=True)
             record = None if found is None else change(dict(found[0]))
             if found is None or record is None:
                 return False
@@ -262,7 +276,7 @@ class Records:
         """
         key = self._names.starts(sequence)
         try:
-            count = int(self.bucket.get(key).value) + 1
+            count = int(self.bucket.get(key, direct=False).value) + 1
         except jetsync.KeyNotFoundError:
             count = 1
         self.bucket.put(key, str(count), ttl=STARTS_TTL)

@@ -71,7 +71,7 @@ def _remove_waiting(core: Core, job: str, sequence: int | None) -> bool:
 
 def _record_end(core: Core, job: str) -> None:
     """Record that a job was cancelled, so that nobody waits for its result."""
-    found = core.records.read(job)
+    found = core.records.read(job, latest=True)
     record = {} if found is None else found[0]
     end = finished(CANCELLED, attempts=record.get("attempts", 0))
     core.records.put(job, record | end)

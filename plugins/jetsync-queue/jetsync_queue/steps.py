@@ -32,7 +32,7 @@ class Step:
     long, because all threads of the worker are busy, the receiver pauses the step: jobs that are
     held go back to the server, where another worker can get them.
 
-    Threads: its own. Locks: the receiver's ``changed`` protects ``held``, ``is_wanted`` and
+    Threads: its own. Locks: the receiver's ``lock`` protects ``held``, ``is_wanted`` and
     ``consumption``.
     """
 

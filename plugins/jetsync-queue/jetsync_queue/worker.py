@@ -18,6 +18,7 @@ from jetsync_queue.delivery import Delivery
 from jetsync_queue.errors import JobTimeoutError, ReceiverClosedError, Retry
 from jetsync_queue.limits import Attempt, Clock
 from jetsync_queue.receiver import Receiver
+from jetsync_queue.records import error_text
 from jetsync_queue.times import seconds
 
 if TYPE_CHECKING:
@@ -138,11 +139,16 @@ class Worker:
             self._receiver = Receiver(
                 self._core, prefetch=None, ahead=self._options.ahead, on_ready=None
             )
-        if self._options.timeout is not None:
-            self._clock = Clock(self._abandon)
-            self._clock.thread.start()
-        for _ in range(self._options.threads):
-            self._start_thread()
+        try:
+            if self._options.timeout is not None:
+                self._clock = Clock(self._abandon)
+                self._clock.thread.start()
+            for _ in range(self._options.threads):
+                self._start_thread()
+        except BaseException:
+            # Ctrl-C, or there can be no further thread.
+            self.stop()
+            raise
 
     def run(self) -> WorkerStatistics:
         """
@@ -207,7 +213,8 @@ class Worker:
             self._closing.set()
             if self._clock is not None:
                 self._clock.stop()
-                self._clock.thread.join()
+                if self._clock.thread.is_alive():
+                    self._clock.thread.join()
             receiver.close()
         return is_done
 
@@ -255,7 +262,7 @@ class Worker:
             if not delivery.begin(self._name):
                 self._count("skipped")
                 return True
-        except jetsync.JetSyncError as error:
+        except Exception as error:  # noqa: BLE001 - also a record that was spoilt.
             # Nothing was run. The server delivers the job again.
             self._leave(delivery, error)
             return True
@@ -295,7 +302,13 @@ class Worker:
         self._finish(attempt.delivery, None, JobTimeoutError(limit))
 
     def _finish(self, delivery: Delivery, value: object, error: BaseException | None) -> None:
-        """Settle a job after its attempt."""
+        """Settle a job after its attempt. Whatever happens, its thread goes on."""
+        try:
+            self._conclude(delivery, value, error)
+        except Exception as failure:  # noqa: BLE001 - a thread that ends silently helps nobody.
+            self._leave(delivery, failure)
+
+    def _conclude(self, delivery: Delivery, value: object, error: BaseException | None) -> None:
         if delivery.is_settled:
             # The handler did it.
             self._count("succeeded" if error is None else "retried")
@@ -329,9 +342,8 @@ class Worker:
                 wait = error.delay
             self._settle(delivery, "retried", lambda: delivery.retry(error, delay=wait))
         else:
-            reason = str(error) or type(error).__name__
-            if not isinstance(error, jetsync.DeadLetter):
-                reason = f"{type(error).__name__}: {error}"
+            text, kind = error_text(error), type(error).__name__
+            reason = (text or kind) if isinstance(error, jetsync.DeadLetter) else f"{kind}: {text}"
             self._settle(delivery, "dead", lambda: delivery.reject(reason, error=error))
 
     def _settle(self, delivery: Delivery, outcome: str, settle: Callable[[], object]) -> None:
@@ -344,7 +356,8 @@ class Worker:
             except jetsync.MessageAlreadyAckedError:
                 break
             except jetsync.JetSyncError as error:
-                if pause is None or isinstance(error, jetsync.ConnectionClosedError):
+                is_closed = isinstance(error, jetsync.ConnectionClosedError)
+                if pause is None or is_closed or self._closing.is_set():
                     self._leave(delivery, error)
                     return
                 self._closing.wait(pause)

@@ -121,6 +121,71 @@ def test_no_job_is_lost_when_workers_are_killed(results, tmp_path):
     assert unexplained == {}
 
 
+def test_no_job_is_lost_when_one_of_three_servers_is_killed():
+    """
+    Each server is killed once, the leader of the stream first, and started again.
+    """
+    with (
+        DevServer(cluster=3) as cluster,
+        jetsync.connect(cluster.urls, request_timeout=20) as client,
+    ):
+        queue = WorkQueue.open(
+            client.jetstream(), "work", prefix="three", priorities=2, num_replicas=3, track=True
+        )
+        runs, lock, step = collections.Counter(), threading.Lock(), threading.Event()
+
+        def handle(job):
+            with lock:
+                runs[job.data] += 1
+            if job.data % 50 == 0 and job.attempt == 1:
+                raise ValueError("the first attempt fails")
+            step.set()
+            return job.data
+
+        began = time.monotonic()
+        jobs = [queue.put(number, priority=number % 2) for number in range(1500)]
+        put = time.monotonic() - began
+        first = cluster.wait_stream_leader("QUEUE_three")
+        began = time.monotonic()
+        with queue.worker(handle, threads=8, retries=1, wait=0.5) as worker:
+            for place in (first, (first + 1) % 3, (first + 2) % 3):
+                step.clear()
+                assert step.wait(60)
+                cluster.kill(place)
+                step.clear()
+                assert step.wait(60)
+                cluster.start(place)
+            found = [job.result(timeout=180) for job in jobs]
+        took = time.monotonic() - began
+        again = sum(runs.values()) - len(jobs) - 30
+        report(
+            f"\n{len(jobs)} jobs put in {put:.0f} s, done in {took:.0f} s while each of three "
+            f"servers was killed; begun again {again}, unsettled {worker.statistics.unsettled}"
+        )
+        assert found == list(range(1500))
+        assert queue.dead() == []
+
+
+def test_a_job_whose_worker_died_runs_again_within_twenty_seconds(
+    open_queue, tmp_path, nats_server
+):
+    """
+    With the default ack wait, another worker has it at the latest 20 seconds after the death.
+    """
+    queue = open_queue()
+    with queue.receive() as receiver:
+        # The first program that works on the queue decides about the ack wait.
+        assert receiver.get(timeout=1) is None
+    job = queue.put("x")
+    command = [sys.executable, str(SCRIPT.with_name("kill_worker.py")), nats_server.url]
+    subprocess.run([*command, queue.prefix, "begun", str(tmp_path / "log")], check=False)
+    died = time.monotonic()
+    with queue.worker(lambda _: time.monotonic()):
+        waited = job.result(timeout=60) - died
+    report(f"\na job whose worker died ran again after {waited:.1f} s")
+    assert 10 < waited < 22
+
+
 def test_a_job_longer_than_the_ack_wait_by_twenty_times_runs_once(open_queue):
     """
     With two workers that have nothing else to do.

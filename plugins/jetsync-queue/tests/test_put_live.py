@@ -109,7 +109,13 @@ class TestPut:
         (found,) = take(queue)
 
         assert found.data == data
-        assert js.object_store(f"{queue.stream.name}_jobs").list() == []
+        store = js.object_store(f"{queue.stream.name}_jobs")
+        assert store.list() == []
+        first = queue.put(data, job_id="again")
+        assert queue.put(data, job_id="again").duplicate
+        assert len(store.list()) == 1
+        assert first.cancel()
+        assert store.list() == []
 
     def test_queues_of_a_prefix_do_not_mix(self, queue, open_queue, js):
         """

@@ -193,7 +193,7 @@ class TestRetries:
             queue.put("x" * size, priority=1, headers={"A": "b"}, job_id=f"j{size}")
             for size in (1, 2_000_000)
         ]
-        with queue.worker(lambda _: 1 / 0):
+        with queue.worker(lambda _: 1 / 0, retries=1, wait=0):
             for job in jobs:
                 with pytest.raises(JobFailedError):
                     job.result(timeout=30)

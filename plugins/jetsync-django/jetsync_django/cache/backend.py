@@ -183,13 +183,14 @@ class JetStreamCache(BaseCache):
 
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
         """Return the values of those keys that have one, as they are at one moment."""
-        names = {self._stored(key, version): key for key in keys}
+        # Two keys may have one name, such as 1 and "1".
+        names = {key: self._stored(key, version) for key in keys}
         if not names:
             return {}
-        found = self._bucket.run(lambda bucket: bucket.get_many([*names]))
+        found = self._bucket.run(lambda bucket: bucket.get_many([*{*names.values()}]))
         return {
-            name: self._serializer.loads(found[stored].value)
-            for stored, name in names.items()
+            key: self._serializer.loads(found[stored].value)
+            for key, stored in names.items()
             if stored in found
         }
 

@@ -37,7 +37,7 @@ MARKERS: Final = 1
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 # The buckets that this process has opened. Django makes a cache object for each thread.
-_opened: dict[CacheBucket, jetsync.KeyValue[bytes]] = {}
+_opened: dict[CacheBucket, tuple[jetsync.Client, jetsync.KeyValue[bytes]]] = {}
 
 
 @attrs.frozen
@@ -83,22 +83,23 @@ class CacheBucket:
         A bucket in memory goes with its server. So if the bucket is missing, it is created, and
         the function is called once more.
         """
-        found = _opened.get(self)
-        if found is not None:
+        client = shared_client(self.connect)
+        kept = _opened.get(self)
+        # Other code may have closed the client of the bucket.
+        if kept is not None and kept[0] is client:
             try:
-                return call(found)
+                return call(kept[1])
             except jetsync.BucketNotFoundError:
                 _opened.pop(self, None)
-        found = self._open()
-        _opened[self] = found
+        found = self._open(client.jetstream())
+        _opened[self] = client, found
         return call(found)
 
     def jetstream(self) -> jetsync.JetStream:
         """Return the JetStream context of the connection that this process has."""
         return shared_client(self.connect).jetstream()
 
-    def _open(self) -> jetsync.KeyValue[bytes]:
-        js = self.jetstream()
+    def _open(self, js: jetsync.JetStream) -> jetsync.KeyValue[bytes]:
         try:
             found = js.key_value(self.name)
         except jetsync.BucketNotFoundError:

@@ -22,6 +22,7 @@ from jetsync_django.tasks.api import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
+    normalize_json,
     task_enqueued,
 )
 from jetsync_django.tasks.options import TaskOptions
@@ -93,6 +94,8 @@ class JetStreamBackend(BaseTaskBackend):
         self.validate_task(task)
         _check_importable(task)
         options = self.task_options
+        # Checked and copied now, because an error after the commit would come too late.
+        given: Any = normalize_json({"args": list(args), "kwargs": dict(kwargs)})
         result: TaskResult[Any, Any] = TaskResult(
             task=task,
             id=f"{uuid.uuid4().hex}-{token(task.queue_name)}",
@@ -101,8 +104,8 @@ class JetStreamBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
+            args=given["args"],
+            kwargs=given["kwargs"],
             backend=self.alias,
             errors=[],
             worker_ids=[],

@@ -20,7 +20,7 @@ __all__ = ["open_queue", "with_queue"]
 T = TypeVar("T")
 
 # Django makes a backend for each thread.
-_opened: dict[tuple[TaskOptions, str], WorkQueue] = {}
+_opened: dict[tuple[TaskOptions, str], tuple[jetsync.Client, WorkQueue]] = {}
 
 # Errors after which nothing is stored, because the stream or the bucket is gone. Those in memory go
 # with their server.
@@ -38,20 +38,23 @@ def open_queue(options: TaskOptions, name: str) -> WorkQueue:
     Threads may call it at the same time. A child of a fork uses the queue over a connection of its
     own.
     """
-    found = _opened.get((options, name))
-    if found is None:
-        found = WorkQueue.open(
-            shared_client(options.connect).jetstream(),
-            name,
-            prefix=options.prefix,
-            priorities=len(options.priorities),
-            track=True,
-            result_ttl=options.result_ttl,
-            ack_wait=options.ack_wait,
-            storage=options.storage,
-            num_replicas=options.num_replicas,
-        )
-        _opened[options, name] = found
+    client = shared_client(options.connect)
+    kept = _opened.get((options, name))
+    if kept is not None and kept[0] is client:
+        return kept[1]
+    # It is the first call, or other code has closed the client.
+    found = WorkQueue.open(
+        client.jetstream(),
+        name,
+        prefix=options.prefix,
+        priorities=len(options.priorities),
+        track=True,
+        result_ttl=options.result_ttl,
+        ack_wait=options.ack_wait,
+        storage=options.storage,
+        num_replicas=options.num_replicas,
+    )
+    _opened[options, name] = client, found
     return found
 
 

@@ -83,7 +83,10 @@ class TaskRunner:
             # Earlier attempts may have left errors.
             status = self.queue.status(delivery.id)
             if status is not None and status.workers:
-                return result_of(status, self.queue.name, self.backend.alias)
+                result = result_of(status, self.queue.name, self.backend.alias)
+                # A record has no arguments that are larger than a message.
+                set_fields(result, args=delivery.data["args"], kwargs=delivery.data["kwargs"])
+                return result
         now = timezone.now()
         return TaskResult(
             task=load_task(delivery.headers, self.queue.name, self.backend.alias),
