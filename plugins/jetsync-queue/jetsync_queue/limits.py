@@ -83,36 +83,37 @@ class Clock:
     """
     The thread that watches the attempts of one worker.
 
-    Threads: its own, and those of the handlers. Locks: ``_changed`` protects the attempts.
+    Threads: its own, and those of the handlers. Locks: ``_lock`` protects the attempts.
     """
 
     def __init__(self, on_abandon: Callable[[Attempt], object]) -> None:
         self._on_abandon = on_abandon
-        self._changed = threading.Condition()
+        self._lock = jetsync.interrupt_safe_lock()
+        self._changed = threading.Condition(self._lock)
         self._attempts: set[Attempt] = set()
         self._is_stopped = False
         self.thread = threading.Thread(target=self._run, name="jetsync-queue-clock", daemon=True)
 
     def watch(self, attempt: Attempt) -> None:
         """Begin to watch an attempt."""
-        with self._changed:
+        with self._lock:
             self._attempts.add(attempt)
             self._changed.notify()
 
     def forget(self, attempt: Attempt) -> None:
         """End watching an attempt."""
-        with self._changed:
+        with self._lock:
             self._attempts.discard(attempt)
 
     def stop(self) -> None:
         """End the thread."""
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 dues = [each.due for each in self._attempts]
                 next_due = min((due for due in dues if due is not None), default=None)
                 wait = None if next_due is None else next_due - time.monotonic()
