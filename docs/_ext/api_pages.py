@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MODULES = (
     "jetsync",
+    "jetsync.cli.commands",
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
@@ -90,7 +91,8 @@ def analyze(module: str) -> ModuleAnalyzer:
     facade = ModuleAnalyzer.for_module(module)
     facade.analyze()
     home = importlib.import_module(module)
-    for found in pkgutil.walk_packages(home.__path__, f"{module}."):
+    # A module that is no package has no path.
+    for found in pkgutil.walk_packages(getattr(home, "__path__", ()), f"{module}."):
         # The compiled core has no source.
         if not found.name.endswith(("__main__", "_speedups")):
             analyzer = ModuleAnalyzer.for_module(found.name)

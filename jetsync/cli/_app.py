@@ -20,6 +20,7 @@ from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.metadata import EntryPoint
 
     from click.shell_completion import CompletionItem
 
@@ -45,8 +46,11 @@ COMMANDS: Final = {
 }
 """
 The line about each command in `jetsync --help`, which imports none of them. The command is in the
-module of its name, under its name.
+module of its name, under its name. Plugins add commands by entry points.
 """
+
+PLUGIN_COMMANDS: Final = "jetsync.commands"
+"""The group of entry points with the commands of plugins."""
 
 _ADVICE: Final = {
     "use create_or_update_stream to change it": "`jetsync stream info` shows it, "
@@ -92,11 +96,12 @@ class Commands(SuggestingGroup):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(COMMANDS)
+        return sorted(COMMANDS.keys() | plugin_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
-            return None
+            entry = plugin_commands().get(cmd_name)
+            return None if entry is None else load_command(entry)
         module = importlib.import_module(f"jetsync.cli.{cmd_name}")
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
@@ -104,12 +109,13 @@ class Commands(SuggestingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+            formatter.write_dl(sorted(all_commands().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         from click.shell_completion import CompletionItem
 
-        found = {name: about for name, about in COMMANDS.items() if name.startswith(incomplete)}
+        commands = all_commands().items()
+        found = {name: about for name, about in commands if name.startswith(incomplete)}
         items = [CompletionItem(name, help=about) for name, about in sorted(found.items())]
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -120,6 +126,53 @@ class Commands(SuggestingGroup):
     def invoke(self, ctx: click.Context) -> Any:
         with readable_errors(ctx):
             return super().invoke(ctx)
+
+
+def plugin_commands() -> dict[str, EntryPoint]:
+    """
+    Return the entry points of the commands of installed plugins by name, without importing them.
+
+    No plugin replaces a command of jetsync. If several plugins have a command of the same name, the
+    first one counts.
+    """
+    # `jetsync --version` and jetsync's own commands do not need it.
+    import importlib.metadata
+
+    entries = importlib.metadata.entry_points(group=PLUGIN_COMMANDS)
+    return {entry.name: entry for entry in reversed([*entries]) if entry.name not in COMMANDS}
+
+
+def load_command(entry: EntryPoint) -> click.Command:
+    """
+    Import the command of a plugin.
+
+    Raises:
+        ClickException: It cannot be imported, or is no command of click.
+    """
+    owner = f"the command {entry.name!r} of {_owner(entry)}"
+    try:
+        command = entry.load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise click.ClickException(f"{owner} cannot be loaded: {reason}") from error
+    if not isinstance(command, click.Command):
+        raise click.ClickException(f"{owner} is no command of click but {command!r}")
+    return command
+
+
+def all_commands() -> dict[str, str]:
+    """
+    Return a line about each command. For a command of a plugin, it is the summary of the plugin.
+    """
+    found = dict(COMMANDS)
+    for name, entry in plugin_commands().items():
+        summary = None if entry.dist is None else entry.dist.metadata["Summary"]
+        found[name] = f"{summary or 'A command of ' + _owner(entry)}"
+    return found
+
+
+def _owner(entry: EntryPoint) -> str:
+    return entry.value if entry.dist is None else entry.dist.name
 
 
 @contextlib.contextmanager

@@ -56,6 +56,10 @@ _ELSEWHERE: Final = {
 """For each group: commands that only the `nats` command line has."""
 
 
+_OF_PLUGINS: Final = {"services": "jetsync-services"}
+"""Commands of plugins that may not be installed."""
+
+
 class SuggestingGroup(click.Group):
     """
     A group that suggests something for an unknown command.
@@ -83,6 +87,8 @@ class SuggestingGroup(click.Group):
         if word in _ELSEWHERE.get(group, "").split():
             path = ("nats", *(() if group == "jetsync" else (group,)), word)
             return f" The nats command line has it: {' '.join(path)}"
+        if group == "jetsync" and word in _OF_PLUGINS:
+            return f" Install {_OF_PLUGINS[word]}, which has it."
         known = _OTHER_NAMES.get(group, {}).get(word)
         close = get_close_matches(word, commands, 1) if known is None else [known]
         return "".join(f" Did you mean {name!r}?" for name in close)

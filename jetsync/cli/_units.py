@@ -1,5 +1,5 @@
 """
-Durations, sizes, times and numbers as people write them on the command line.
+Durations, sizes, times, numbers and headers as people write them on the command line.
 """
 
 from __future__ import annotations
@@ -110,6 +110,16 @@ def later_of(text: str) -> dt.datetime | dt.timedelta:
         return moment_of(text)
     except click.BadParameter as error:
         raise click.BadParameter(error.message.replace("an age", "a duration")) from None
+
+
+def header_of(text: str) -> tuple[str, str]:
+    """
+    Parse a header such as `Name: value`, and return its name and value.
+    """
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
+    return name.strip(), value.strip()
 
 
 number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")

@@ -27,6 +27,7 @@ from jetsync.cli._output import (
     warn,
 )
 from jetsync.cli._units import (
+    header_of,
     moment_of,
     number_option,
     positive_seconds_of,
@@ -43,16 +44,6 @@ STEP = 1000
 
 NUMBER = "{{Count}}"
 """The text that --count replaces with the number of the message."""
-
-
-def header(text: str) -> tuple[str, str]:
-    """
-    Parse a header such as `Name: value`.
-    """
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
-    return name.strip(), value.strip()
 
 
 def schedule_of(text: str) -> dict[str, Any]:
@@ -104,7 +95,7 @@ def schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--header",
     "headers",
     multiple=True,
-    type=header,
+    type=header_of,
     metavar="'NAME: VALUE'",
     help="Add a header. May be repeated.",
 )

@@ -1,0 +1,287 @@
+"""
+The records of jobs in the bucket: results, the state of tracked jobs, and counts of starts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+import jetsync
+from jetsync_queue.content import Objects, encode, from_fields, to_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync_queue.names import Names
+
+__all__ = ["JobError", "JobStatus"]
+
+WAITING: Final = "waiting"
+RUNNING: Final = "running"
+RETRYING: Final = "retrying"
+SUCCEEDED: Final = "succeeded"
+DEAD: Final = "dead"
+CANCELLED: Final = "cancelled"
+EXPIRED: Final = "expired"
+
+FINAL: Final = frozenset({SUCCEEDED, DEAD, CANCELLED, EXPIRED})
+
+LONGEST_TRACEBACK: Final = 8000
+"""Characters of a traceback in a record; the end is kept."""
+MOST_ERRORS: Final = 20
+"""Errors in a record; the last ones are kept."""
+STARTS_TTL: Final = 86_400.0
+"""Seconds for which the count of starts of one redelivered job is kept after the last start."""
+
+
+@attrs.frozen
+class JobError:
+    """
+    The error of one attempt.
+    """
+
+    type: str
+    """The class of the exception, with its module."""
+
+    message: str
+    """The text of the exception."""
+
+    traceback: str
+    """The traceback; empty if there was none."""
+
+    at: dt.datetime | None
+    """When the attempt failed, in UTC."""
+
+
+@attrs.frozen
+class JobStatus:
+    """
+    What the bucket knows about a job.
+    """
+
+    id: str
+    """The id of the job."""
+
+    state: str
+    """
+    ``waiting``, ``running`` or ``retrying`` (tracked jobs only), or how the job has ended:
+    ``succeeded``, ``dead``, ``cancelled`` or ``expired``.
+    """
+
+    attempts: int = 0
+    """How many attempts a worker has started."""
+
+    value: Any = None
+    """What the handler returned, if the job has succeeded."""
+
+    errors: tuple[JobError, ...] = ()
+    """The errors of the attempts that failed, oldest first: of a tracked job all, or the last."""
+
+    enqueued: dt.datetime | None = None
+    """When the job was put, in UTC; None if it is not tracked."""
+
+    started: dt.datetime | None = None
+    """When its last attempt began, in UTC."""
+
+    finished: dt.datetime | None = None
+    """When the job ended, in UTC."""
+
+    run_after: dt.datetime | None = None
+    """When a tracked job with a delay may start, in UTC."""
+
+    priority: int | None = None
+    """The priority of a tracked job."""
+
+    workers: tuple[str, ...] = ()
+    """The names of the workers that started an attempt, oldest first."""
+
+    data: Any = None
+    """The data of a tracked job; None if it is too large for the record."""
+
+    headers: dict[str, str] = attrs.Factory(dict)
+    """The headers of a tracked job."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has ended, so that nothing changes any more."""
+        return self.state in FINAL
+
+    @property
+    def worker(self) -> str | None:
+        """The name of the worker that started the last attempt."""
+        return self.workers[-1] if self.workers else None
+
+
+def now() -> float:
+    """
+    Return the time in seconds since 1970, in milliseconds.
+    """
+    return round(time.time(), 3)
+
+
+def moment(seconds: float | None) -> dt.datetime | None:
+    """
+    Return a time in UTC.
+    """
+    return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """
+    Return an exception as fields of a record.
+    """
+    kind = type(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is a class of the application.
+        text = ""
+    lines = traceback.format_exception(kind, error, error.__traceback__)
+    return {
+        "type": f"{kind.__module__}.{kind.__qualname__}",
+        "message": text.encode("utf-8", "replace").decode(),
+        "traceback": "".join(lines).encode("utf-8", "replace").decode()[-LONGEST_TRACEBACK:],
+        "at": now(),
+    }
+
+
+class Records:
+    """
+    Reads and writes the records of one queue.
+
+    Threads: any. Locks: none; each record is changed by its revision.
+    """
+
+    def __init__(
+        self, bucket: jetsync.KeyValue, names: Names, objects: Objects, ttl: float
+    ) -> None:
+        self.bucket = bucket
+        self._names = names
+        self._objects = objects
+        self._ttl = ttl
+
+    def read(self, job: str) -> tuple[dict[str, Any], int] | None:
+        """Return the record of a job and its revision; None without one."""
+        try:
+            entry = self.bucket.get(self._names.record(job))
+        except jetsync.KeyNotFoundError:
+            return None
+        return entry.json(), entry.revision
+
+    def create(self, job: str, record: dict[str, Any], *, extra: float = 0.0) -> bool:
+        """Store the record of a new job; return False if there is one already."""
+        ttl = self._ttl + extra
+        try:
+            self._write(
+                record, lambda body: self.bucket.create(self._names.record(job), body, ttl=ttl)
+            )
+        except jetsync.KeyExistsError:
+            return False
+        return True
+
+    def put(self, job: str, record: dict[str, Any]) -> None:
+        """Store the record of a job, whatever there is."""
+        key = self._names.record(job)
+        self._write(record, lambda body: self.bucket.put(key, body, ttl=self._ttl))
+
+    def update(self, job: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> bool:
+        """
+        Change the record of a job if there is one, and *change* does not return None.
+        """
+        key = self._names.record(job)
+        while True:
+            found = self.read(job)
+            record = None if found is None else change(dict(found[0]))
+            if found is None or record is None:
+                return False
+            write = functools.partial(self.bucket.update, key, last=found[1], ttl=self._ttl)
+            try:
+                self._write(record, write)
+            except jetsync.WrongLastRevisionError:
+                continue
+            return True
+
+    def merge(self, job: str, fields: dict[str, Any]) -> bool:
+        """Change fields of the record of a job; return False if it has none."""
+        return self.update(job, lambda record: record | fields)
+
+    def _write(self, record: dict[str, Any], write: Callable[[bytes], object]) -> None:
+        """Write a record, and what is too large for a message into the object store."""
+        body, _ = encode(record, "the record of a job")
+        try:
+            write(body)
+        except jetsync.MaxPayloadError:
+            record = dict(record)
+            # The data of a tracked job is in the job itself.
+            record.pop("data", None)
+            kept = {name: record.pop(name) for name in ("value", "bytes") if name in record}
+            if kept:
+                record["object"] = self._objects.put("result", encode(kept)[0])
+            write(encode(record)[0])
+
+    def status(self, job_id: str, record: dict[str, Any]) -> JobStatus:
+        """Return the status that a record describes; reads its object, if there is one."""
+        if "object" in record:
+            record = record | json.loads(self._objects.get(record["object"]))
+        errors = tuple(
+            JobError(each["type"], each["message"], each["traceback"], moment(each["at"]))
+            for each in record.get("errors", ())
+        )
+        return JobStatus(
+            id=job_id,
+            state=record["state"],
+            attempts=record.get("attempts", 0),
+            value=from_fields(record),
+            errors=errors,
+            enqueued=moment(record.get("enqueued")),
+            started=moment(record.get("started")),
+            finished=moment(record.get("finished")),
+            run_after=moment(record.get("run_after")),
+            priority=record.get("priority"),
+            workers=tuple(record.get("workers", ())),
+            data=from_fields(record["data"]) if "data" in record else None,
+            headers=record.get("headers", {}),
+        )
+
+    def delete(self, job: str) -> None:
+        """Remove the record of a job."""
+        self.bucket.purge(self._names.record(job), ttl=60.0)
+
+    def count_start(self, sequence: int) -> int:
+        """
+        Count a start of a job that the server has delivered more than once; return the new count.
+
+        Only these are counted here: a job whose worker died, or that was given back. The first
+        start of every other job costs nothing.
+        """
+        key = self._names.starts(sequence)
+        try:
+            count = int(self.bucket.get(key).value) + 1
+        except jetsync.KeyNotFoundError:
+            count = 1
+        self.bucket.put(key, str(count), ttl=STARTS_TTL)
+        return count
+
+    def forget_starts(self, sequence: int) -> None:
+        """Remove the count of starts of a job."""
+        self.bucket.purge(self._names.starts(sequence), ttl=60.0)
+
+
+def finished(
+    state: str, *, attempts: int, value: object = None, errors: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """
+    Return the record of a job that has ended.
+    """
+    record: dict[str, Any] = {"state": state, "attempts": attempts, "finished": now()}
+    if state == SUCCEEDED:
+        record |= to_fields(value)
+    if errors:
+        record["errors"] = errors[-MOST_ERRORS:]
+    return record

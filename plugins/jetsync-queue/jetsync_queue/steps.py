@@ -1,0 +1,104 @@
+"""
+One priority of a receiver: the thread that fetches its jobs, and those that wait to be taken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import jetsync
+
+if TYPE_CHECKING:
+    from jetsync_queue.delivery import Delivery
+    from jetsync_queue.receiver import Receiver
+
+PAUSE: Final = 1.0
+"""Seconds before a step fetches again after an error."""
+
+ENDS: Final = (jetsync.StreamNotFoundError, jetsync.PermissionDeniedError)
+"""Errors after which a receiver cannot take any job."""
+
+_logger = jetsync.get_logger("jetsync_queue")
+
+
+class Step:
+    """
+    The jobs of one priority that the receiver holds, and the thread that fetches them.
+
+    The thread asks the server for a job only while there is room for one. If a job is held for too
+    long, because all threads of the worker are busy, the receiver pauses the step: jobs that are
+    held go back to the server, where another worker can get them.
+
+    Threads: its own. Locks: the receiver's ``changed`` protects ``held``, ``is_wanted`` and
+    ``consumption``.
+    """
+
+    def __init__(self, receiver: Receiver, priority: int) -> None:
+        self._receiver = receiver
+        self.priority = priority
+        # Jobs and when they arrived, oldest first.
+        self.held: deque[tuple[Delivery, float]] = deque()
+        self.is_wanted: bool = True
+        self._consumer: jetsync.Consumer | None = None
+        # None as soon as the receiver has ended it.
+        self.consumption: jetsync.Consumption | None = None
+        # Seconds, as the server has it.
+        self.ack_wait: float = receiver.core.ack_wait
+        self.thread = threading.Thread(
+            target=self._run, name=f"jetsync-queue-{priority}", daemon=True
+        )
+
+    def _run(self) -> None:
+        receiver = self._receiver
+        while receiver.wait_until_wanted(self):
+            try:
+                if not self._fetch():
+                    # The client is closed or drains, or got a signal to stop.
+                    receiver.stop()
+            except ENDS as error:
+                receiver.fail(error)
+            except jetsync.ConnectionClosedError:
+                receiver.stop()
+            except Exception as error:  # noqa: BLE001 - for example a consumer that was deleted.
+                _logger.warning("queue_fetch_failed", queue=receiver.core.name, error=repr(error))
+                self._consumer = None
+                receiver.sleep(PAUSE)
+
+    def _fetch(self) -> bool:
+        """Fetch until the step is paused or the receiver stops; return False at another end."""
+        receiver = self._receiver
+        consumer = self._consumer
+        if consumer is None:
+            consumer = self._consumer = receiver.core.consumer(self.priority)
+            self.ack_wait = consumer.cached_info.config.ack_wait or self.ack_wait
+        consumption = consumer.consume(max_messages=receiver.ahead)
+        with consumption:
+            if not receiver.begin_fetching(self, consumption):
+                return True
+            for message in consumption:
+                if not receiver.hold(self, message):
+                    return True
+        return self.consumption is None
+
+    def leave(self) -> jetsync.Consumption | None:
+        """Return the consumption, which the caller ends. Called with the lock."""
+        consumption, self.consumption = self.consumption, None
+        return consumption
+
+    def pause(self) -> jetsync.Consumption | None:
+        """Fetch no more until a thread of the worker is free. Called with the lock."""
+        self.is_wanted = False
+        return self.leave()
+
+    def take_held(self) -> list[Delivery]:
+        """Forget and return the jobs that are held. Called with the lock."""
+        found = [delivery for delivery, _ in self.held]
+        self.held.clear()
+        return found
+
+    def is_stale(self, limit: float) -> bool:
+        """Return whether a job is held for longer than that. Called with the lock."""
+        return bool(self.held) and time.monotonic() - self.held[0][1] > limit

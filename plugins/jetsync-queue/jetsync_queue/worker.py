@@ -1,0 +1,355 @@
+"""
+Running jobs in threads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+import jetsync
+from jetsync_queue.delivery import Delivery
+from jetsync_queue.errors import JobTimeoutError, ReceiverClosedError, Retry
+from jetsync_queue.limits import Attempt, Clock
+from jetsync_queue.receiver import Receiver
+from jetsync_queue.times import seconds
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from typing_extensions import Self
+
+    from jetsync_queue.core import Core
+
+__all__ = ["Worker", "WorkerStatistics"]
+
+PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 10.0, 10.0)
+"""Seconds between attempts to settle a job, while the connection is lost for example."""
+
+SIGNAL_CHECK: Final = 0.5
+"""Longest wait in one call, in seconds. Python may miss a signal right before a longer one."""
+
+_logger = jetsync.get_logger("jetsync_queue")
+
+
+@attrs.frozen(kw_only=True)
+class WorkerOptions:
+    """
+    The options of a worker, which were checked.
+    """
+
+    handler: Callable[[Delivery], object]
+    threads: int
+    retries: int
+    waits: tuple[float, ...]
+    timeout: float | None
+    grace: float
+    crashes: int
+    ahead: int
+    name: str | None
+
+
+@attrs.frozen
+class WorkerStatistics:
+    """
+    What a worker has done.
+    """
+
+    succeeded: int = 0
+    """Jobs whose handler returned."""
+
+    retried: int = 0
+    """Attempts that failed, and whose job gets another one."""
+
+    dead: int = 0
+    """Jobs that were given up."""
+
+    skipped: int = 0
+    """Jobs that were not started: expired ones, and repetitions of tracked ones."""
+
+    unsettled: int = 0
+    """Attempts whose outcome could not be stored. The server delivers their jobs again."""
+
+
+class Worker:
+    """
+    Runs jobs of a queue in threads; made by :meth:`WorkQueue.worker`.
+
+    Call :meth:`run`, or :meth:`start` and :meth:`stop`, or use it in a ``with`` statement. It can
+    be used once. Thread-safe.
+    """
+
+    # Threads: any, its own, and the clock. Locks: `_lock` protects the counters and the threads.
+
+    def __init__(self, core: Core, options: WorkerOptions) -> None:
+        self._core = core
+        self._options = options
+        self._name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+        self._lock = threading.Lock()
+        self._statistics = WorkerStatistics()
+        self._threads: list[threading.Thread] = []
+        self._receiver: Receiver | None = None
+        self._clock: Clock | None = None
+        self._error: BaseException | None = None
+        # Set when the worker is closed, to end waits.
+        self._closing = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<Worker {self._name!r} of queue {self._core.name!r}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    @property
+    def name(self) -> str:
+        """The name in the records of tracked jobs."""
+        return self._name
+
+    @property
+    def statistics(self) -> WorkerStatistics:
+        """What it has done so far."""
+        return self._statistics
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended it; None if there was none."""
+        return self._error
+
+    def start(self) -> None:
+        """
+        Start the threads, and return.
+
+        Raises:
+            ConflictingUseError: It was started before.
+        """
+        with self._lock:
+            if self._receiver is not None:
+                raise jetsync.ConflictingUseError("a worker can be started once: make another one")
+            self._receiver = Receiver(
+                self._core, prefetch=None, ahead=self._options.ahead, on_ready=None
+            )
+        if self._options.timeout is not None:
+            self._clock = Clock(self._abandon)
+            self._clock.thread.start()
+        for _ in range(self._options.threads):
+            self._start_thread()
+
+    def run(self) -> WorkerStatistics:
+        """
+        Work until the worker is stopped; return what was done. See :meth:`WorkQueue.work`.
+        """
+        self.start()
+        try:
+            self.wait(timeout=None)
+        except BaseException:
+            # Ctrl-C. A second one interrupts this wait.
+            self.stop()
+            raise
+        self.stop()
+        if self._error is not None:
+            raise self._error
+        return self._statistics
+
+    def wait(self, *, timeout: float | dt.timedelta | None = None) -> bool:
+        """
+        Wait until the worker has stopped; return whether it has.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+        """
+        limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        while (running := self._running()) is not None:
+            left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
+            if left <= 0.0:
+                return False
+            running.join(min(left, SIGNAL_CHECK))
+        return True
+
+    def stop(self, *, timeout: float | dt.timedelta | None = None) -> bool:
+        """
+        Start no further job, give back those that were fetched ahead, and wait for those that run.
+
+        Args:
+            timeout: Seconds to wait for them. Default: no limit. After that, the server gives the
+                jobs that still run to other workers, too.
+
+        Returns:
+            Whether all jobs have ended.
+        """
+        receiver = self._receiver
+        if receiver is None:
+            return True
+        receiver.stop()
+        is_done = False
+        try:
+            is_done = self.wait(timeout=timeout)
+        finally:
+            self._closing.set()
+            if self._clock is not None:
+                self._clock.stop()
+                self._clock.thread.join()
+            receiver.close()
+        return is_done
+
+    def request_stop(self) -> None:
+        """
+        Start no further job, and return at once: for a handler, which cannot wait for itself.
+        """
+        if self._receiver is not None:
+            self._receiver.stop()
+
+    # The threads.
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            number = len(self._threads) + 1
+            thread = threading.Thread(
+                target=self._work, name=f"jetsync-queue-worker-{number}", daemon=True
+            )
+            self._threads.append(thread)
+        thread.start()
+
+    def _running(self) -> threading.Thread | None:
+        """Return a thread that has not ended and was not given up."""
+        with self._lock:
+            return next((thread for thread in self._threads if thread.is_alive()), None)
+
+    def _work(self) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        while True:
+            try:
+                delivery = receiver.get(timeout=None)
+            except ReceiverClosedError:
+                return
+            except Exception as error:  # noqa: BLE001 - `run` raises it.
+                self._error = self._error or error
+                return
+            if delivery is not None and not self._handle(delivery):
+                return
+
+    def _handle(self, delivery: Delivery) -> bool:
+        """Run one job; return whether the thread goes on."""
+        options = self._options
+        try:
+            if not delivery.begin(self._name):
+                self._count("skipped")
+                return True
+        except jetsync.JetSyncError as error:
+            # Nothing was run. The server delivers the job again.
+            self._leave(delivery, error)
+            return True
+        if delivery.crashes > options.crashes:
+            reason = f"{delivery.crashes} workers died or lost their connection while they ran it"
+            self._settle(delivery, "dead", lambda: delivery.reject(reason))
+            return True
+        attempt = Attempt(delivery, options.timeout, options.grace)
+        if self._clock is not None:
+            self._clock.watch(attempt)
+        value, failure = attempt.call(options.handler)
+        if self._clock is not None:
+            self._clock.forget(attempt)
+        if attempt.is_abandoned:
+            # Another thread has taken the place of this one.
+            return False
+        self._finish(delivery, value, failure)
+        if failure is not None and not isinstance(failure, Exception):
+            # The handler wants to end the program.
+            self._error = self._error or failure
+            self.request_stop()
+            return False
+        return True
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Replace a thread whose handler does not end; called by the clock."""
+        _logger.error(
+            "job_abandoned",
+            queue=self._core.name,
+            job=attempt.delivery.id,
+            timeout=self._options.timeout,
+        )
+        with self._lock:
+            self._threads = [each for each in self._threads if each.ident != attempt.ident]
+        self._start_thread()
+        limit = f"the handler did not end within {self._options.timeout:g} seconds"
+        self._finish(attempt.delivery, None, JobTimeoutError(limit))
+
+    def _finish(self, delivery: Delivery, value: object, error: BaseException | None) -> None:
+        """Settle a job after its attempt."""
+        if delivery.is_settled:
+            # The handler did it.
+            self._count("succeeded" if error is None else "retried")
+            return
+        if error is None:
+            try:
+                self._settle(delivery, "succeeded", lambda: delivery.ack(value))
+            except jetsync.InvalidTypeError as refused:
+                error = refused
+            else:
+                return
+        self._fail(delivery, error)
+
+    def _fail(self, delivery: Delivery, error: BaseException) -> None:
+        """Settle a job whose attempt failed."""
+        options, attempt = self._options, delivery.attempt
+        retries = not isinstance(error, jetsync.DeadLetter) and (
+            isinstance(error, Retry) or attempt <= options.retries
+        )
+        _logger.warning(
+            "job_failed",
+            queue=self._core.name,
+            job=delivery.id,
+            attempt=attempt,
+            retries=retries,
+            exc_info=error,
+        )
+        if retries:
+            wait = options.waits[min(attempt, len(options.waits)) - 1]
+            if isinstance(error, Retry) and error.delay is not None:
+                wait = error.delay
+            self._settle(delivery, "retried", lambda: delivery.retry(error, delay=wait))
+        else:
+            reason = str(error) or type(error).__name__
+            if not isinstance(error, jetsync.DeadLetter):
+                reason = f"{type(error).__name__}: {error}"
+            self._settle(delivery, "dead", lambda: delivery.reject(reason, error=error))
+
+    def _settle(self, delivery: Delivery, outcome: str, settle: Callable[[], object]) -> None:
+        """Settle a job; try again while the server does not answer."""
+        for pause in (*PAUSES, None):
+            try:
+                settle()
+            except jetsync.InvalidTypeError:
+                raise
+            except jetsync.MessageAlreadyAckedError:
+                break
+            except jetsync.JetSyncError as error:
+                if pause is None or isinstance(error, jetsync.ConnectionClosedError):
+                    self._leave(delivery, error)
+                    return
+                self._closing.wait(pause)
+            else:
+                break
+        self._count(outcome)
+
+    def _leave(self, delivery: Delivery, error: Exception) -> None:
+        """Have the server deliver a job again, because its outcome cannot be stored."""
+        _logger.warning("job_unsettled", queue=self._core.name, job=delivery.id, error=repr(error))
+        if self._receiver is not None:
+            self._receiver.forget(delivery)
+        self._count("unsettled")
+
+    def _count(self, outcome: str) -> None:
+        with self._lock:
+            old = self._statistics
+            self._statistics = attrs.evolve(old, **{outcome: getattr(old, outcome) + 1})
