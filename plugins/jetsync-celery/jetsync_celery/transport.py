@@ -111,9 +111,9 @@ class Transport(virtual.Transport):
         return self._connected is not None and not self._connected.is_closed and not self.is_forked
 
     def create_channel(self, connection: Transport) -> Channel:
-        """Return a new channel."""
-        channel = self.Channel(self)
-        self.channels.append(channel)
+        """Return a new channel of a connection, which has another transport after a failover."""
+        channel = self.Channel(connection)
+        connection.channels.append(channel)
         return channel
 
     def close_connection(self, connection: Transport) -> None:
