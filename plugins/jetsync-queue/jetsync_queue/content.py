@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ class Objects:
         self._name = name
         self._like = like
         self._ttl = ttl
-        self._lock = threading.Lock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._store: jetsync.ObjectStore | None = None
 
     def put(self, name: str, data: bytes) -> str:

@@ -293,12 +293,14 @@ class Delivery:
                 reason=reason,
                 attempts=self.attempt,
             )
-        elif headers_of.OBJECT in self._headers:
-            core.forget_data(self._message)
         if core.results or self._is_tracked:
             end = records.finished(records.DEAD, attempts=self.attempt)
             self._record(end, error if error is not None else RejectedError(reason))
-        self._settle(self._message.term)
+        if dead or headers_of.OBJECT not in self._headers:
+            self._settle(self._message.term)
+        else:
+            self._settle(self._message.ack_sync)
+            core.forget_data(self._message)
 
     def _end(self, end: dict[str, Any], *, confirmed: bool = False) -> None:
         """Store how the job has ended, and acknowledge it."""
@@ -311,8 +313,10 @@ class Delivery:
         if self.deliveries > 1:
             # Another worker may have failed with it, and died before it settled it.
             core.stream.purge(core.names.retrying(self._token))
-        self._settle(self._message.ack_sync if confirmed else self._message.ack)
-        if headers_of.OBJECT in self._headers:
+        has_object = headers_of.OBJECT in self._headers
+        # The job may come again until the server has confirmed it, and needs its data then.
+        self._settle(self._message.ack_sync if confirmed or has_object else self._message.ack)
+        if has_object:
             core.forget_data(self._message)
 
     def _record(self, change: dict[str, Any], error: BaseException | None) -> None:

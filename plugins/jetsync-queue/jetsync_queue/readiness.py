@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from typing import TYPE_CHECKING
+
+import jetsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ class Readiness:
 
     def __init__(self, on_ready: Callable[[], object] | None) -> None:
         self._on_ready = on_ready
-        self._lock = threading.Lock()
+        self._lock = jetsync.interrupt_safe_lock()
         # Made when the first caller asks for it.
         self._pipe: tuple[int, int] | None = None
         self._is_set = False

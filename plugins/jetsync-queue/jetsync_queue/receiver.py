@@ -155,6 +155,24 @@ class Receiver:
             raise
         return delivery
 
+    def wait_ready(self, *, timeout: float | dt.timedelta | None = None) -> bool:
+        """
+        Wait until a job was fetched, and return whether one is held. It takes none.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+        """
+        self._check_process()
+        limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        with self.changed:
+            while not (self.held or self._is_stopping):
+                left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
+                if left <= 0.0:
+                    break
+                self._resume()
+                self.changed.wait(min(left, SIGNAL_CHECK))
+            return bool(self.held)
+
     def fileno(self) -> int:
         """
         Return a file descriptor that is readable while there may be a job.
@@ -229,12 +247,16 @@ class Receiver:
                 self._unsettled[delivery] = arrived
                 self.changed.notify_all()
                 return delivery
+        self._resume()
+        return None
+
+    def _resume(self) -> None:
+        """Fetch again where it was paused. Called with the lock."""
         paused = [step for step in self._steps if not step.is_wanted]
         if paused:
             for step in paused:
                 step.is_wanted = True
             self.changed.notify_all()
-        return None
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -91,7 +91,7 @@ class Worker:
         self._core = core
         self._options = options
         self._name = options.name or f"{socket.gethostname()}-{os.getpid()}"
-        self._lock = threading.Lock()
+        self._lock = jetsync.interrupt_safe_lock()
         self._statistics = WorkerStatistics()
         self._threads: list[threading.Thread] = []
         self._receiver: Receiver | None = None
