@@ -5,7 +5,7 @@ A work queue: where programs put jobs, and where workers take them.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_queue import dead, names, records
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkQueue"]
 
-MOST_THREADS = 1000
+MOST_THREADS: Final = 1000
+LEAST_AHEAD: Final = 4
+"""Jobs of a priority that a worker fetches ahead by default, or as many as it has threads."""
 
 
 class WorkQueue:
@@ -409,7 +411,7 @@ class WorkQueue:
             timeout=None if timeout is None else seconds("timeout", timeout, least=0.01),
             grace=seconds("grace", grace),
             crashes=count("crashes", crashes, 0),
-            ahead=threads if ahead is None else count("ahead", ahead, 1),
+            ahead=max(threads, LEAST_AHEAD) if ahead is None else count("ahead", ahead, 1),
             name=name,
         )
         return Worker(self._core, options)
@@ -451,8 +453,8 @@ class WorkQueue:
                 as failed, and another thread takes its place. What it returns is ignored.
             crashes: How many workers may die while they run one attempt of a job. After that, the
                 job is given up, so that a job that kills its workers does not kill all of them.
-            ahead: How many jobs of each priority are fetched before a thread is free. Default:
-                *threads*.
+            ahead: How many jobs of each priority are fetched before a thread is free. Those that
+                wait for a second go back to the server. Default: *threads*, but at least 4.
             name: The name of the worker in records. Default: host name and process id.
 
         Raises:

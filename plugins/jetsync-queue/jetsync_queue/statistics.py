@@ -24,10 +24,13 @@ class QueueStatistics:
     """
 
     waiting: int
-    """Jobs that are available, and that no worker has."""
+    """Jobs that are available, and that no worker has had."""
 
     running: int
-    """Jobs that a worker has: it runs them, or has fetched them ahead."""
+    """
+    Jobs that a worker has: it runs them, or has fetched them ahead. The server also counts jobs
+    that were given back, until another worker takes them.
+    """
 
     scheduled: int
     """Jobs with a delay."""

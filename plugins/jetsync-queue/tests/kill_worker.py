@@ -54,16 +54,14 @@ def main(url, prefix, step, log):
             die()
         return job.data
 
-    if step == "result" or step == "dead-result":
+    if step in {"result", "dead-result"}:
         records.Records.put = after(records.Records.put)
     elif step == "retry":
         Core.publish = after(Core.publish)
     elif step == "buried":
         delivery.bury = after(delivery.bury)
     with jetsync.connect(url) as client:
-        queue = WorkQueue.open(
-            client.jetstream(), "mail", prefix=prefix, priorities=2, ack_wait=1
-        )
+        queue = WorkQueue.open(client.jetstream(), "mail", prefix=prefix, priorities=2, ack_wait=1)
         if step == "fetched":
             with queue.receive() as receiver:
                 receiver.get(timeout=60)

@@ -16,7 +16,8 @@ NOW = 1_800_000_000.0
 
 
 @pytest.mark.parametrize(
-    "text", ["mail", "celery@host.pidbox", "a b", "=", "=40", "*.>", "ä€😀", "a/b\\c", "\n", "\udc80"]
+    "text",
+    ["mail", "celery@host.pidbox", "a b", "=", "=40", "*.>", "ä€😀", "a/b\\c", "\n", "\udc80"],
 )
 def test_any_text_comes_back_from_its_token(text):
     """

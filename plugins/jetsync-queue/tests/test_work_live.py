@@ -112,9 +112,11 @@ class TestRetries:
             raise ValueError("no such address")
 
         job = queue.put({"to": "x"}, priority=1)
-        with queue.worker(fail, retries=2, wait=[0.5, 0]) as worker:
-            with pytest.raises(JobFailedError, match="no such address") as caught:
-                job.result(timeout=30)
+        with (
+            queue.worker(fail, retries=2, wait=[0.5, 0]) as worker,
+            pytest.raises(JobFailedError, match="no such address") as caught,
+        ):
+            job.result(timeout=30)
         (dead,) = queue.dead()
 
         assert [attempt for attempt, _ in attempts] == [1, 2, 3]
