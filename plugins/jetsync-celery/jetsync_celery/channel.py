@@ -18,7 +18,7 @@ from kombu.transport.virtual.base import NotEquivalentError
 import jetsync
 from jetsync_celery import envelope
 from jetsync_celery.revoking import cancel_revoked
-from jetsync_celery.sources import StoredQueue, Taken, TransientQueue, core_subject, taken_from
+from jetsync_celery.sources import StoredQueue, Taken, TransientQueue, core_subject, get_one
 from jetsync_celery.topology import Binding
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class Channel(virtual.Channel):
     def _cancel(self, task_id: str) -> bool:
         return any(
             [
-                self.connection.work_queue(queue).cancel_scheduled(task_id)
+                self.connection.work_queue(queue).cancel(task_id)
                 for queue in self._topology.queues()
             ]
         )
@@ -340,12 +340,9 @@ class Channel(virtual.Channel):
         if transient is not None:
             taken = transient.take()
         else:
-            keep_dead = self.connection.settings.dead_letters
-            while (delivery := self.connection.work_queue(queue).take()) is not None:
-                if not delivery.is_expired:
-                    taken = taken_from(delivery, keep_dead=keep_dead)
-                    break
-                delivery.reject("expired", dead=False)
+            taken = get_one(
+                self.connection.work_queue(queue), keep_dead=self.connection.settings.dead_letters
+            )
         return None if taken is None else self._received(taken, no_ack=no_ack)
 
     def deliver(self) -> int:
@@ -463,7 +460,7 @@ class Channel(virtual.Channel):
         transient = self.connection.transient(queue)
         if transient is not None:
             return transient.size()
-        return self.connection.work_queue(queue).size()
+        return int(self.connection.work_queue(queue).statistics().waiting)
 
     def _purge(self, queue: str) -> int:
         transient = self.connection.transient(queue)

@@ -56,7 +56,7 @@ def of_connection(connection: kombu.Connection, extra: Mapping[str, Any]) -> Lin
     fields: dict[str, Any] = {
         "servers": _server(host, connection.port or DEFAULT_PORT, secure=secure),
         "connect_timeout": connection.connect_timeout or 5.0,
-        "name": "kombu",
+        "name": "celery",
         **_login(connection.userid, connection.password),
         **_tls(connection.ssl),
         **extra,
@@ -75,7 +75,9 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     Raises:
         ValueError: The URL or an option is invalid.
     """
-    servers, fields, prefix = [], {}, None
+    servers: Any = []
+    fields: dict[str, Any] = {}
+    prefix = None
     scheme = ""
     for each in re.split(r"[;,]", url):
         text = each if "://" in each else f"{scheme or 'jetstream'}://{each}"
@@ -90,7 +92,10 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
             )
         )
         prefix = prefix or parts.path.strip("/") or None
-    given = {"servers": servers, "name": "celery results", **fields, **extra}
+    if len(servers) == 1:
+        # As `of_connection`, so that both share a client.
+        servers = servers[0]
+    given = {"servers": servers, "name": "celery", **fields, **extra}
     return Link(jetsync.ConnectOptions(**given), prefix_of(prefix))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
@@ -68,21 +69,30 @@ class StoredMessage:
 
     delivery: jetsync_queue.Delivery
     keep_dead: bool
+    receiver: jetsync_queue.Receiver | None = None
+    """What took only this message."""
 
     def ack(self) -> None:
         """Remove the message from its queue."""
         if not self.delivery.is_settled:
             self.delivery.ack()
+        self._close()
 
     def reject(self) -> None:
         """Remove the message, or keep it as a dead job."""
         if not self.delivery.is_settled:
             self.delivery.reject("rejected by the consumer", dead=self.keep_dead)
+        self._close()
 
     def requeue(self) -> None:
         """Give the message back to the server."""
         if not self.delivery.is_settled:
             self.delivery.requeue()
+        self._close()
+
+    def _close(self) -> None:
+        if self.receiver is not None:
+            self.receiver.close()
 
 
 class StoredQueue:
@@ -100,26 +110,44 @@ class StoredQueue:
         *,
         keep_dead: bool,
     ) -> None:
+        self._queue = queue
         self._keep_dead = keep_dead
+        # The server does not keep the order of messages that come back, so those that have arrived
+        # are handed out by priority and then by age.
+        self._arrived: list[tuple[int, int, jetsync_queue.Delivery]] = []
         ahead = min(prefetch, AHEAD) if prefetch else AHEAD
         self._receiver = queue.receive(prefetch=prefetch or None, ahead=ahead, on_ready=on_ready)
-
-    @property
-    def unsettled(self) -> int:
-        """How many messages were taken and have not ended."""
-        return self._receiver.unsettled
 
     def set_prefetch(self, prefetch: int) -> None:
         """Limit the messages that are taken and have not ended; 0 for no limit."""
         self._receiver.prefetch = prefetch or None
 
     def fill(self, timeout: float) -> None:
-        """Wait until the server has said what is stored."""
-        self._receiver.fill(timeout)
+        """Wait until what is stored has arrived, so that the highest priority comes first."""
+        end = time.monotonic() + timeout
+        found = self._queue.statistics()
+        if not found.waiting + found.running:
+            return
+        wanted = min(found.waiting, AHEAD)
+        if self._receiver.prefetch is not None:
+            wanted = min(wanted, self._receiver.prefetch)
+        held, grew = -1, time.monotonic()
+        while (now := time.monotonic()) < end:
+            if self._receiver.held > held:
+                held, grew = self._receiver.held, now
+            if held >= wanted and now - grew >= (SETTLED if found.running else 0.0):
+                return
+            time.sleep(PAUSE)
 
     def take(self) -> Taken | None:
         """Return the next message that has arrived, or None."""
-        while (delivery := self._receiver.get(timeout=0)) is not None:
+        while len(self._arrived) < AHEAD:
+            delivery = self._receiver.get(timeout=0)
+            if delivery is None:
+                break
+            heapq.heappush(self._arrived, (-delivery.priority, delivery.sequence, delivery))
+        while self._arrived:
+            _, _, delivery = heapq.heappop(self._arrived)
             if not delivery.is_expired:
                 return taken_from(delivery, keep_dead=self._keep_dead)
             delivery.reject("expired", dead=False)
@@ -128,19 +156,61 @@ class StoredQueue:
     def stop(self) -> None:
         """Take no more. Messages that kombu has can still end."""
         self._receiver.stop()
+        arrived, self._arrived = self._arrived, []
+        for _, _, delivery in arrived:
+            delivery.requeue()
 
     def close(self) -> None:
         """Take no more, and give back what has not ended."""
         self._receiver.close()
 
 
+def get_one(queue: jetsync_queue.WorkQueue, *, keep_dead: bool) -> Taken | None:
+    """
+    Return a message of a work queue that is available now, or None.
+    """
+    found = queue.statistics()
+    if not found.waiting + found.running:
+        return None
+    receiver = queue.receive(prefetch=1)
+    try:
+        # Those that were just given back count as running.
+        timeout = GET_TIMEOUT if found.waiting else GET_TIMEOUT / 5.0
+        while (delivery := receiver.get(timeout=timeout)) is not None:
+            if not delivery.is_expired:
+                return taken_from(delivery, keep_dead=keep_dead, receiver=receiver)
+            delivery.reject("expired", dead=False)
+    finally:
+        receiver.stop()
+    return None
+
+
+GET_TIMEOUT: Final = 1.0
+"""Seconds to wait for a message that the server says to have."""
+
+SETTLED: Final = 0.1
+"""Seconds without a further message after which those that were given back have arrived."""
+
+PAUSE: Final = 0.002
+"""Seconds between two looks at what has arrived."""
+
 AHEAD: Final = 16
 """Most messages of each priority that are fetched before kombu asks for them."""
 
 
-def taken_from(delivery: jetsync_queue.Delivery, *, keep_dead: bool) -> Taken:
+def taken_from(
+    delivery: jetsync_queue.Delivery,
+    *,
+    keep_dead: bool,
+    receiver: jetsync_queue.Receiver | None = None,
+) -> Taken:
     """
     Return a job as a message for kombu.
+
+    Args:
+        delivery: The job.
+        keep_dead: Whether it becomes a dead job if it is rejected.
+        receiver: What to close when the message has ended.
     """
     tag = f"{delivery.sequence}.{next(_tags)}"
     data = delivery.data
@@ -148,9 +218,9 @@ def taken_from(delivery: jetsync_queue.Delivery, *, keep_dead: bool) -> Taken:
         data if isinstance(data, bytes) else delivery.raw,
         delivery.headers,
         tag,
-        redelivered=delivery.attempt > 1,
+        redelivered=delivery.deliveries > 1,
     )
-    return Taken(tag, raw, StoredMessage(delivery, keep_dead))
+    return Taken(tag, raw, StoredMessage(delivery, keep_dead, receiver))
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ from kombu.transport.base import Transport as BaseTransport
 import jetsync
 from jetsync_celery import links
 from jetsync_celery.channel import Channel
+from jetsync_celery.clients import CLIENTS
 from jetsync_celery.settings import Settings
 from jetsync_celery.sources import TransientQueue
 from jetsync_celery.topology import Topology
@@ -32,8 +33,9 @@ class Transport(virtual.Transport):
     """
     kombu's transport over NATS JetStream.
 
-    Each connection of kombu has one, with one connection to the server. jetsync restores that after
-    a loss, without kombu's help. A child of a fork must make its own, as Celery does.
+    Each connection of kombu has one. All of a process share one connection to the server, which
+    jetsync restores after a loss, without kombu's help. A child of a fork must make its own, as
+    Celery does.
     """
 
     # Threads: one declares and drains. Any thread calls `wake`.
@@ -94,12 +96,12 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Transport:
         """Connect, and read the topology."""
         link = links.of_connection(self.client, self.settings.connect)
-        client = jetsync.connect(options=link.options)
+        client = CLIENTS.acquire(link.options)
         try:
             js = client.jetstream()
             topology = Topology(js, link.prefix, self.settings)
         except BaseException:
-            client.close()
+            CLIENTS.release(client)
             raise
         self._pid = os.getpid()
         self._connected, self._js, self.topology = client, js, topology
@@ -136,7 +138,7 @@ class Transport(virtual.Transport):
         if topology is not None:
             topology.close()
         if client is not None:
-            client.close()
+            CLIENTS.release(client)
 
     def _collect(self, connection: Transport) -> None:
         """Close after an error or a fork. kombu calls it."""

@@ -4,15 +4,19 @@ The bucket of results: any key, values of any size, and changes that no other pr
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 import jetsync
+from jetsync_celery.clients import CLIENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 MARKER_TTL: Final = 60.0
 """Seconds for which the server remembers that a key has expired."""
@@ -39,12 +43,23 @@ def legal(key: str) -> str:
     return _UNSAFE.sub(lambda found: b"=%02X" % found[0], key.encode()).decode()
 
 
+@attrs.frozen
+class Opened:
+    """
+    The bucket, in one process.
+    """
+
+    pid: int
+    client: jetsync.Client
+    bucket: jetsync.KeyValue[bytes]
+
+
 class Values:
     """
     Keys and values that expire. Connects with the first call, and again in a forked child.
 
     Threads: any.
-    Locks: `_lock` protects the making of the client.
+    Locks: `_lock` protects `_opened`.
     """
 
     def __init__(
@@ -59,21 +74,21 @@ class Values:
         self._options = options
         self._name = name
         self._expires = expires
-        self._config = {"storage": storage, "num_replicas": num_replicas}
+        self._config: dict[str, Any] = {"storage": storage, "num_replicas": num_replicas}
         self._lock = jetsync.interrupt_safe_lock()
-        self._opened: tuple[jetsync.Client, jetsync.KeyValue[bytes]] | None = None
+        self._opened: Opened | None = None
 
     @property
     def bucket(self) -> jetsync.KeyValue[bytes]:
         """The bucket."""
-        return self._open()[1]
+        return self._open().bucket
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:
-            opened[0].close()
+            CLIENTS.release(opened.client)
 
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, or None."""
@@ -144,14 +159,14 @@ class Values:
 
     def _stored(self, key: str, value: bytes | str) -> bytes:
         data = value.encode() if isinstance(value, str) else value
-        if len(data) <= self._open()[0].server.max_payload - HEADERS:
+        if len(data) <= self._open().client.server.max_payload - HEADERS:
             return data
         name = f"{legal(key)}.{random.getrandbits(64):016x}"
         self._objects().put(name, data)
         return LARGE + name.encode()
 
     def _objects(self) -> jetsync.ObjectStore:
-        js = self._open()[0].jetstream()
+        js = self._open().client.jetstream()
         try:
             return js.object_store(self._name)
         except jetsync.ObjectStoreNotFoundError:
@@ -159,20 +174,24 @@ class Values:
                 self._name, ttl=self._expires, **self._config
             )
 
-    def _open(self) -> tuple[jetsync.Client, jetsync.KeyValue[bytes]]:
+    def _open(self) -> Opened:
         opened = self._opened
-        if opened is not None:
+        if opened is not None and opened.pid == os.getpid():
             return opened
+        client = CLIENTS.acquire(self._options)
+        try:
+            opened = Opened(os.getpid(), client, self._bucket(client.jetstream()))
+        except BaseException:
+            CLIENTS.release(client)
+            raise
         with self._lock:
-            if self._opened is None:
-                client = jetsync.connect(options=_for_forks(self._options))
-                try:
-                    bucket = self._bucket(client.jetstream())
-                except BaseException:
-                    client.close()
-                    raise
-                self._opened = client, bucket
-            return self._opened
+            known = self._opened
+            if known is None or known.pid != opened.pid:
+                self._opened = opened
+                return opened
+        # Another thread was faster.
+        CLIENTS.release(client)
+        return known
 
     def _bucket(self, js: jetsync.JetStream) -> jetsync.KeyValue[bytes]:
         try:
@@ -190,8 +209,3 @@ class Values:
                 # Another process has created it with other settings.
                 return js.key_value(self._name)
 
-
-def _for_forks(options: jetsync.ConnectOptions) -> Any:
-    import attrs
-
-    return attrs.evolve(options, after_fork="reconnect")
