@@ -16,7 +16,8 @@ SIZE: Final = 8
 """Bytes that stand for a part. Two of a million parts are equal once in 36 million chords."""
 
 CLOSED: Final = b"closed"
-"""The record of a chord whose body was started."""
+"""Begins the record of a chord whose body was started. Parts that return after that are kept behind
+it, because the same signature may be applied again."""
 
 
 def part_of(task_id: str, index: int | None) -> bytes:
@@ -41,10 +42,11 @@ class Parts:
     @classmethod
     def of(cls, value: bytes | None) -> Parts:
         """Return what a record says."""
-        if value == CLOSED:
-            return cls(is_closed=True)
         data = value or b""
-        return cls(frozenset(data[at : at + SIZE] for at in range(0, len(data), SIZE)))
+        is_closed = data.startswith(CLOSED)
+        data = data.removeprefix(CLOSED)
+        parts = frozenset(data[at : at + SIZE] for at in range(0, len(data), SIZE))
+        return cls(parts, is_closed)
 
     @classmethod
     def read(cls, values: Values, key: str) -> Parts:
@@ -56,8 +58,7 @@ class Parts:
         """Count a part, unless it was counted, and return all of them."""
 
         def added(old: bytes | None) -> bytes | None:
-            parts = cls.of(old)
-            return None if parts.is_closed or part in parts.done else (old or b"") + part
+            return None if part in cls.of(old).done else (old or b"") + part
 
         return cls.of(values.change(key, added))
 
@@ -65,3 +66,12 @@ class Parts:
     def close(values: Values, key: str) -> None:
         """Record that the body was started."""
         values.put(key, CLOSED)
+
+    @staticmethod
+    def reopen(values: Values, key: str) -> None:
+        """Forget that the body was started."""
+
+        def opened(old: bytes | None) -> bytes | None:
+            return old.removeprefix(CLOSED) if old and old.startswith(CLOSED) else None
+
+        values.change(key, opened)

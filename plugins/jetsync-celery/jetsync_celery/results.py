@@ -4,7 +4,6 @@ The result backend: results in a key-value bucket.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,26 +136,31 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
 
     def _replace(self, key: str, value: bytes | str) -> None:
         """Store a result unless one of a success is stored, also if both happen at once."""
-        self.values.change(key, lambda old: None if self._is_success(old) else value)
+        self.values.change(
+            key, lambda old: None if self._is_success(old) else value, is_new=True
+        )
 
     def _is_success(self, value: bytes | None) -> bool:
         return value is not None and self.decode_result(value)["status"] == states.SUCCESS
 
     # Chords
 
-    def on_chord_part_return(
-        self, request: Any, state: str, result: Any, **kwargs: Any
-    ) -> None:
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Store how many parts a chord has. Celery does it before it sends the last part."""
+        self.set(self.get_key_for_group(group_id, ".size"), str(chord_size))
+        # The same signature, applied again, is a new run with the same id.
+        self._retry(Parts.reopen, self.values, self.get_key_for_chord(group_id))
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Count a part of a chord once, and start its body after the last one."""
         if not request.group or not request.id:
             return
         key = self.get_key_for_chord(request.group)
         parts = self._retry(Parts.add, self.values, key, part_of(request.id, request.group_index))
-        size = request.chord.get("chord_size")
-        if size is None:
-            size = len(json.loads(self.get(self.get_key_for_group(request.group)) or b"[]"))
+        size = self.get(self.get_key_for_group(request.group, ".size"))
         # A part that ran again may find that its worker died before it could start the body.
-        if len(parts.done) >= size and not parts.is_closed:
+        if size is not None and len(parts.done) >= int(size) and not parts.is_closed:
+            request.chord["chord_size"] = len(parts.done)
             super().on_chord_part_return(request, state, result, **kwargs)
 
     def _close_chord(self, key: str) -> None:

@@ -108,7 +108,11 @@ class Values:
         self.bucket.purge(legal(key), ttl=MARKER_TTL)
 
     def change(
-        self, key: str, changed: Callable[[bytes | None], bytes | str | None]
+        self,
+        key: str,
+        changed: Callable[[bytes | None], bytes | str | None],
+        *,
+        is_new: bool = False,
     ) -> bytes | None:
         """
         Replace the value of a key by what a function makes of it, in one step for all processes.
@@ -117,13 +121,14 @@ class Values:
             key: The key.
             changed: Gets the value, or None, and returns the new one, or None to leave it. Called
                 again if another process changed the key meanwhile.
+            is_new: Whether the key is likely to be new, so that it is not read first.
 
         Returns:
             The value afterwards.
         """
         bucket, name = self.bucket, legal(key)
         pause = 0.001
-        entry: jetsync.Entry[bytes] | None = None
+        entry: jetsync.Entry[bytes] | None = None if is_new else bucket.get(name, default=None)
         while True:
             new = changed(self.load(entry))
             if new is None:
@@ -131,7 +136,6 @@ class Values:
             data = self._stored(key, new)
             try:
                 if entry is None:
-                    # Most keys are new, so this is the first attempt.
                     bucket.create(name, data, ttl=self._expires)
                 else:
                     bucket.update(name, data, last=entry.revision, ttl=self._expires)
