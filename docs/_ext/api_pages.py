@@ -38,6 +38,7 @@ MODULES = (
     "jetsync.monitoring",
     "jetsync.testing",
     "jetsync_otel",
+    "jetsync_queue",
     "jetsync_retry",
     "jetsync_schema",
     "jetsync_spark",

@@ -283,6 +283,8 @@ BARE = {
     ("jetsync/consume/handlers.py", "Lock"): "only threads that no signal interrupts take it",
     ("jetsync/testing/_forwarder.py", "Condition"): "`with` takes its lock",
     ("jetsync/testing/_recorder.py", "Condition"): "`with` takes its lock",
+    ("plugins/jetsync-queue/jetsync_queue/intake.py", "Condition"): "`with` takes its lock",
+    ("plugins/jetsync-queue/jetsync_queue/limits.py", "Condition"): "`with` takes its lock",
     (
         "plugins/jetsync-schema/jetsync_schema/registry/bucket.py",
         "Condition",

@@ -82,7 +82,8 @@ def run_page(
         server: The server to use instead of a fresh one. It is not stopped.
         environment: Variables to set besides those of this process.
     """
-    script = folder / f"{page.stem}.py"
+    # Not the name of a module: a page about queues would hide `queue`.
+    script = folder / f"page_{page.stem}.py"
     script.write_text(script_of(page), "utf-8")
     with DevServer() if server is None else contextlib.nullcontext(server) as used:
         done = subprocess.run(

@@ -82,6 +82,7 @@ CORE = Distribution(
 )
 PLUGINS = (
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
+    Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),
     Distribution("jetsync-schema", "plugins/jetsync-schema", "[json]"),
     Distribution(

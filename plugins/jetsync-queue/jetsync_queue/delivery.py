@@ -161,7 +161,7 @@ class Delivery:
 
     def begin(self, worker: str = "") -> bool:
         """
-        Note that a worker starts the job. Workers call this; call it if you have your own loop.
+        Record that a worker starts the job. Workers call this; call it if you have your own loop.
 
         Args:
             worker: The name of the worker, for the record of a tracked job.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import jetsync
+from jetsync_queue.errors import QueueError
 from jetsync_queue.names import stream_name, subjects_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def open_stream(
     Return the stream of a prefix; make it if it is missing.
     """
     name = stream_name(prefix)
-    return _find_or_make(
+    stream = _find_or_make(
         lambda: js.stream(name),
         lambda: js.create_stream(
             name,
@@ -39,6 +40,14 @@ def open_stream(
             allow_msg_schedules=True,
         ),
     )
+    config = stream.config
+    is_queue = config.retention == jetsync.RetentionPolicy.WORKQUEUE
+    if not (is_queue and config.allow_msg_schedules and config.allow_msg_ttl):
+        raise QueueError(
+            f"stream {name!r} is no work queue: it needs retention='workqueue', "
+            "allow_msg_schedules and allow_msg_ttl"
+        )
+    return stream
 
 
 def open_bucket(js: jetsync.JetStream, name: str, like: jetsync.StreamConfig) -> jetsync.KeyValue:

@@ -95,6 +95,7 @@ class WorkQueue:
         Raises:
             InvalidArgumentError, InvalidTypeError: An argument is invalid. Nothing was sent.
             NotSupportedError: The server is older than 2.12.
+            QueueError: There is a stream of that name that is no work queue.
             ApiError, RequestTimeoutError: The stream or the bucket could not be made.
         """
         found = Names(check_prefix(prefix), checked_token("name", name))
@@ -241,12 +242,13 @@ class WorkQueue:
         """
         Store a job for each item, with many in flight; return their handles in order.
 
-        The arguments are those of :meth:`put`, for all jobs. Each item must fit into a message.
+        The arguments are those of :meth:`put`, for all jobs. Each item must fit into a message. The
+        jobs of a tracked queue are put one by one.
 
         Raises:
             PublishManyError: Some jobs were not stored, or it is not known whether they were.
                 ``error.report`` lists their messages, whose header ``Jetsync-Job-Id`` is the id.
-            QueueError: The queue is tracked. Use ``put``.
+            InvalidArgumentError, InvalidTypeError: An argument or an item is invalid.
         """
         core = self._core
         if core.track:
@@ -430,7 +432,7 @@ class WorkQueue:
         name: str | None = None,
     ) -> WorkerStatistics:
         """
-        Run jobs until the program is told to stop; return what was done.
+        Run jobs until the worker is stopped; return the counts.
 
         It stops after a signal in a block of ``client.stop_on_signal()``, after Ctrl-C, or if the
         client is closed. Then it starts no further job, gives back the jobs that it has not

@@ -4,41 +4,20 @@ Taking jobs one by one, those of the highest priority first.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import jetsync
-from jetsync_queue.delivery import Delivery
-from jetsync_queue.errors import ReceiverClosedError
-from jetsync_queue.readiness import Readiness
-from jetsync_queue.steps import Step
-from jetsync_queue.times import seconds
+from jetsync_queue.intake import Intake
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
     from jetsync_queue.core import Core
+    from jetsync_queue.delivery import Delivery
 
 __all__ = ["Receiver"]
-
-HOLD: Final = 1.0
-"""Seconds for which a job is held for a thread that is not free."""
-
-KEEP_ALIVE_STEPS: Final = 8
-KEEP_ALIVE_AFTER: Final = 3
-"""Progress is reported after 3 of 8 steps of the ack wait, so that one report may be late."""
-
-CLOSE_TIMEOUT: Final = 5.0
-SIGNAL_CHECK: Final = 0.5
-"""Longest wait in one call, in seconds. Python may miss a signal right before a longer one."""
-
-_logger = jetsync.get_logger("jetsync_queue")
 
 
 class Receiver:
@@ -51,8 +30,7 @@ class Receiver:
     closes the receiver.
     """
 
-    # Threads: any, those of the steps, and the keeper, which reports progress.
-    # Locks: `changed` protects all fields. It is held for short steps only, never for a request.
+    # Threads: any. Locks: none of its own; the intake protects everything.
 
     def __init__(
         self,
@@ -62,26 +40,12 @@ class Receiver:
         ahead: int,
         on_ready: Callable[[], object] | None,
     ) -> None:
-        self.core = core
-        self.ahead = ahead
-        self.changed = threading.Condition()
-        self._pid = os.getpid()
-        self._prefetch = prefetch
-        # The jobs that were taken, and when their progress was reported last.
-        self._unsettled: dict[Delivery, float] = {}
-        self._is_stopping = False
-        self._is_closed = False
-        self._error: Exception | None = None
-        self._readiness = Readiness(on_ready)
-        # The highest priority first.
-        self._steps = [Step(self, priority) for priority in reversed(range(core.priorities))]
-        self._keeper = threading.Thread(target=self._keep, name="jetsync-queue-keep", daemon=True)
-        for thread in self._threads():
-            thread.start()
+        self._queue = core.name
+        self._intake = Intake(core, prefetch=prefetch, ahead=ahead, on_ready=on_ready)
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "stopping" if self._is_stopping else "open"
-        return f"<Receiver of queue {self.core.name!r} {state} unsettled={len(self._unsettled)}>"
+        state = "closed" if self.closed else "open"
+        return f"<Receiver of queue {self._queue!r} {state} unsettled={self.unsettled}>"
 
     def __enter__(self) -> Self:
         return self
@@ -92,34 +56,31 @@ class Receiver:
     @property
     def prefetch(self) -> int | None:
         """How many jobs may be unsettled. It can be changed at any time; None for no limit."""
-        return self._prefetch
+        return self._intake.prefetch
 
     @prefetch.setter
     def prefetch(self, value: int | None) -> None:
-        with self.changed:
-            self._prefetch = value
-            self.changed.notify_all()
-        self._readiness.set()
+        self._intake.prefetch = value
 
     @property
     def unsettled(self) -> int:
         """How many jobs were taken and not settled."""
-        return len(self._unsettled)
+        return self._intake.unsettled
 
     @property
     def held(self) -> int:
         """How many jobs were fetched and not taken."""
-        return sum(len(step.held) for step in self._steps)
+        return self._intake.held
 
     @property
     def closed(self) -> bool:
         """Whether the receiver takes no further jobs."""
-        return self._is_stopping
+        return self._intake.closed
 
     @property
     def error(self) -> Exception | None:
         """The error that ended the receiver; None if there was none."""
-        return self._error
+        return self._intake.error
 
     def get(self, *, timeout: float | dt.timedelta | None = 0.0) -> Delivery | None:
         """
@@ -132,28 +93,9 @@ class Receiver:
         Raises:
             ReceiverClosedError: The receiver or the client is closed, or a signal stopped it.
             StreamNotFoundError, PermissionDeniedError: The queue cannot be read.
+            ConflictingUseError: This is a forked child of the process that made the receiver.
         """
-        self._check_process()
-        limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-        delivery: Delivery | None = None
-        try:
-            with self.changed:
-                while True:
-                    if self._is_stopping:
-                        raise self._error or ReceiverClosedError
-                    delivery = self._take()
-                    left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
-                    if delivery is not None or left <= 0.0:
-                        break
-                    self.changed.wait(min(left, SIGNAL_CHECK))
-                if delivery is None:
-                    self._readiness.clear()
-        except BaseException:
-            # Ctrl-C may come after a job was taken.
-            if delivery is not None:
-                delivery.requeue()
-            raise
-        return delivery
+        return self._intake.get(timeout)
 
     def wait_ready(self, *, timeout: float | dt.timedelta | None = None) -> bool:
         """
@@ -162,16 +104,7 @@ class Receiver:
         Args:
             timeout: Seconds to wait. Default: no limit.
         """
-        self._check_process()
-        limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-        with self.changed:
-            while not (self.held or self._is_stopping):
-                left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
-                if left <= 0.0:
-                    break
-                self._resume()
-                self.changed.wait(min(left, SIGNAL_CHECK))
-            return bool(self.held)
+        return self._intake.wait_ready(timeout)
 
     def fileno(self) -> int:
         """
@@ -180,8 +113,7 @@ class Receiver:
         Call :meth:`get` until it returns None, and wait for the descriptor again then. For
         ``select`` and event loops; not on Windows, where only sockets can be waited for.
         """
-        self._check_process()
-        return self._readiness.fileno()
+        return self._intake.fileno()
 
     def stop(self) -> None:
         """
@@ -190,171 +122,22 @@ class Receiver:
         Unsettled jobs are kept alive, and can be settled, until the receiver is closed. Safe to
         repeat.
         """
-        with self.changed:
-            self._is_stopping = True
-            given_back = [each for step in self._steps for each in step.take_held()]
-            consumptions = [step.leave() for step in self._steps]
-            self.changed.notify_all()
-        for consumption in consumptions:
-            if consumption is not None:
-                consumption.close()
-        give_back(given_back)
-        self._readiness.set()
+        self._intake.stop()
 
     def forget(self, delivery: Delivery) -> None:
         """
         Stop keeping a job alive. If it is not settled, the server delivers it after the ack wait.
-        """
-        with self.changed:
-            self._unsettled.pop(delivery, None)
-            if self._prefetch is not None:
-                self.changed.notify_all()
-                self._readiness.set()
 
-    def close(self, *, timeout: float | dt.timedelta = CLOSE_TIMEOUT) -> None:
+        Args:
+            delivery: A job that this receiver has returned.
+        """
+        self._intake.forget(delivery)
+
+    def close(self, *, timeout: float | dt.timedelta = 5.0) -> None:
         """
         Stop, give back the unsettled jobs, too, and wait for the threads. Safe to repeat.
 
         Args:
             timeout: Seconds to wait. The threads end soon after that, too.
         """
-        limit = time.monotonic() + seconds("timeout", timeout)
-        if os.getpid() != self._pid:
-            # A forked child has no threads, and its parent keeps the jobs.
-            return
-        self.stop()
-        with self.changed:
-            self._is_closed = True
-            unsettled = list(self._unsettled)
-            self._unsettled.clear()
-            self.changed.notify_all()
-        give_back(unsettled)
-        for thread in self._threads():
-            if thread is not threading.current_thread():
-                thread.join(max(limit - time.monotonic(), 0.0))
-        self._readiness.close()
-
-    def _threads(self) -> list[threading.Thread]:
-        return [*(step.thread for step in self._steps), self._keeper]
-
-    def _take(self) -> Delivery | None:
-        """Return the next job; None if there is none, or too many are unsettled."""
-        if self._prefetch is not None and len(self._unsettled) >= self._prefetch:
-            return None
-        for step in self._steps:
-            if step.held:
-                delivery, arrived = step.held.popleft()
-                self._unsettled[delivery] = arrived
-                self.changed.notify_all()
-                return delivery
-        self._resume()
-        return None
-
-    def _resume(self) -> None:
-        """Fetch again where it was paused. Called with the lock."""
-        paused = [step for step in self._steps if not step.is_wanted]
-        if paused:
-            for step in paused:
-                step.is_wanted = True
-            self.changed.notify_all()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise jetsync.ConflictingUseError(
-                "the receiver belongs to the parent of this process: make one after the fork"
-            )
-
-    # For the steps.
-
-    def wants(self, step: Step) -> bool:
-        """Return whether a step is to fetch jobs."""
-        return step.is_wanted and not self._is_stopping
-
-    def wait_until_wanted(self, step: Step) -> bool:
-        """Wait until a step is to fetch jobs; return False if it never will again."""
-        with self.changed:
-            self.changed.wait_for(lambda: step.is_wanted or self._is_stopping)
-            return not self._is_stopping
-
-    def begin_fetching(self, step: Step, consumption: jetsync.Consumption) -> bool:
-        """Note the consumption of a step; return False if it is not wanted any more."""
-        with self.changed:
-            step.consumption = consumption
-            return self.wants(step)
-
-    def hold(self, step: Step, message: jetsync.Message) -> bool:
-        """
-        Keep a job for the next call that takes one; wait while there is no room for a further one.
-
-        Returns False if the step is not to fetch any more; then the job was given back.
-        """
-        delivery = Delivery(self.core, message, step.priority, self.forget)
-        with self.changed:
-            is_wanted = self.wants(step)
-            if is_wanted:
-                step.held.append((delivery, time.monotonic()))
-                self.changed.notify_all()
-        if not is_wanted:
-            give_back([delivery])
-            return False
-        self._readiness.set()
-        with self.changed:
-            self.changed.wait_for(lambda: len(step.held) < self.ahead or not self.wants(step))
-            return self.wants(step)
-
-    def sleep(self, pause: float) -> None:
-        """Wait before the next attempt to fetch."""
-        with self.changed:
-            self.changed.wait_for(lambda: self._is_stopping, pause)
-
-    def fail(self, error: Exception) -> None:
-        """End with an error."""
-        with self.changed:
-            self._error = self._error or error
-        self.stop()
-
-    # The keeper.
-
-    def _keep(self) -> None:
-        """Report progress of all jobs, and give back those that are held for too long."""
-        while not self._is_closed:
-            shortest = min(step.ack_wait for step in self._steps) / KEEP_ALIVE_STEPS
-            with self.changed:
-                hold = min(HOLD, 2.0 * shortest)
-                self.changed.wait_for(lambda: self._is_closed, hold / 2.0)
-                stale = [step for step in self._steps if step.is_stale(hold)]
-                given_back = [each for step in stale for each in step.take_held()]
-                consumptions = [step.pause() for step in stale]
-                due = self._find_due(shortest * KEEP_ALIVE_AFTER)
-            for consumption in consumptions:
-                if consumption is not None:
-                    consumption.close()
-            give_back(given_back)
-            self._report(due)
-
-    def _find_due(self, after: float) -> list[Delivery]:
-        """Return the jobs whose progress is due. Called with the lock."""
-        earliest = time.monotonic() - after
-        return [each for each, reported in self._unsettled.items() if reported <= earliest]
-
-    def _report(self, due: Iterable[Delivery]) -> None:
-        """Report the progress of jobs. Those that cannot be reported are tried at the next step."""
-        for delivery in due:
-            try:
-                delivery.extend()
-            except jetsync.MessageAlreadyAckedError:
-                continue
-            except jetsync.JetSyncError:
-                return
-            with self.changed:
-                if delivery in self._unsettled:
-                    self._unsettled[delivery] = time.monotonic()
-
-
-def give_back(deliveries: Iterable[Delivery]) -> None:
-    """
-    Return jobs to the server. Without a connection, it delivers them after the ack wait.
-    """
-    for delivery in deliveries:
-        with contextlib.suppress(jetsync.JetSyncError):
-            delivery.message.nak()
+        self._intake.close(timeout)

@@ -63,7 +63,7 @@ class JobError:
 @attrs.frozen
 class JobStatus:
     """
-    What the bucket knows about a job.
+    The state of a job, as the bucket has it.
     """
 
     id: str

@@ -13,7 +13,7 @@ import jetsync
 
 if TYPE_CHECKING:
     from jetsync_queue.delivery import Delivery
-    from jetsync_queue.receiver import Receiver
+    from jetsync_queue.intake import Intake
 
 PAUSE: Final = 1.0
 """Seconds before a step fetches again after an error."""
@@ -36,8 +36,8 @@ class Step:
     ``consumption``.
     """
 
-    def __init__(self, receiver: Receiver, priority: int) -> None:
-        self._receiver = receiver
+    def __init__(self, intake: Intake, priority: int) -> None:
+        self._intake = intake
         self.priority = priority
         # Jobs and when they arrived, oldest first.
         self.held: deque[tuple[Delivery, float]] = deque()
@@ -46,40 +46,40 @@ class Step:
         # None as soon as the receiver has ended it.
         self.consumption: jetsync.Consumption | None = None
         # Seconds, as the server has it.
-        self.ack_wait: float = receiver.core.ack_wait
+        self.ack_wait: float = intake.core.ack_wait
         self.thread = threading.Thread(
             target=self._run, name=f"jetsync-queue-{priority}", daemon=True
         )
 
     def _run(self) -> None:
-        receiver = self._receiver
-        while receiver.wait_until_wanted(self):
+        intake = self._intake
+        while intake.wait_until_wanted(self):
             try:
                 if not self._fetch():
                     # The client is closed or drains, or got a signal to stop.
-                    receiver.stop()
+                    intake.stop()
             except ENDS as error:
-                receiver.fail(error)
+                intake.fail(error)
             except jetsync.ConnectionClosedError:
-                receiver.stop()
+                intake.stop()
             except Exception as error:  # noqa: BLE001 - for example a consumer that was deleted.
-                _logger.warning("queue_fetch_failed", queue=receiver.core.name, error=repr(error))
+                _logger.warning("queue_fetch_failed", queue=intake.core.name, error=repr(error))
                 self._consumer = None
-                receiver.sleep(PAUSE)
+                intake.sleep(PAUSE)
 
     def _fetch(self) -> bool:
         """Fetch until the step is paused or the receiver stops; return False at another end."""
-        receiver = self._receiver
+        intake = self._intake
         consumer = self._consumer
         if consumer is None:
-            consumer = self._consumer = receiver.core.consumer(self.priority)
+            consumer = self._consumer = intake.core.consumer(self.priority)
             self.ack_wait = consumer.cached_info.config.ack_wait or self.ack_wait
-        consumption = consumer.consume(max_messages=receiver.ahead)
+        consumption = consumer.consume(max_messages=intake.ahead)
         with consumption:
-            if not receiver.begin_fetching(self, consumption):
+            if not intake.begin_fetching(self, consumption):
                 return True
             for message in consumption:
-                if not receiver.hold(self, message):
+                if not intake.hold(self, message):
                     return True
         return self.consumption is None
 

@@ -58,7 +58,7 @@ class WorkerOptions:
 @attrs.frozen
 class WorkerStatistics:
     """
-    What a worker has done.
+    The counts of a worker.
     """
 
     succeeded: int = 0
@@ -117,7 +117,7 @@ class Worker:
 
     @property
     def statistics(self) -> WorkerStatistics:
-        """What it has done so far."""
+        """The counts so far."""
         return self._statistics
 
     @property
@@ -146,7 +146,7 @@ class Worker:
 
     def run(self) -> WorkerStatistics:
         """
-        Work until the worker is stopped; return what was done. See :meth:`WorkQueue.work`.
+        Work until the worker is stopped; return the counts. See :meth:`WorkQueue.work`.
         """
         self.start()
         try:
@@ -166,8 +166,15 @@ class Worker:
 
         Args:
             timeout: Seconds to wait. Default: no limit.
+
+        Raises:
+            ConflictingUseError: A handler calls it, which would wait for itself.
         """
         limit = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        if threading.current_thread() in self._threads:
+            raise jetsync.ConflictingUseError(
+                "a handler cannot wait for its own worker: call request_stop"
+            )
         while (running := self._running()) is not None:
             left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
             if left <= 0.0:
@@ -190,6 +197,9 @@ class Worker:
         if receiver is None:
             return True
         receiver.stop()
+        if threading.current_thread() in self._threads:
+            # Before the receiver is closed, which would give back the job of the caller.
+            return self.wait(timeout=timeout)
         is_done = False
         try:
             is_done = self.wait(timeout=timeout)

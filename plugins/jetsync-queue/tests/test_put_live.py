@@ -10,7 +10,7 @@ import time
 import pytest
 
 import jetsync
-from jetsync_queue import JobCancelledError, QueueStatistics, WorkQueue
+from jetsync_queue import JobCancelledError, QueueError, QueueStatistics, WorkQueue
 
 pytestmark = pytest.mark.live
 
@@ -131,6 +131,17 @@ class TestPut:
 
         assert again.stream.config.storage == queue.stream.config.storage
         assert again.stream.config.duplicate_window == 120
+
+    def test_another_stream_of_the_name_is_refused(self, open_queue, js):
+        """
+        It would store a job with a delay as one without.
+        """
+        js.create_stream("QUEUE_foreign", subjects=["foreign.>"], storage="memory")
+        try:
+            with pytest.raises(QueueError, match="no work queue"):
+                open_queue(prefix="foreign")
+        finally:
+            js.delete_stream("QUEUE_foreign")
 
 
 class TestTime:
