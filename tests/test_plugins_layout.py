@@ -27,7 +27,7 @@ FOLDERS += sorted(file.parent for file in ROOT.glob("examples/*/pyproject.toml")
 PROGRAM = sorted(ROOT.glob("examples/flights/*.py"))
 PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
 
-WITHOUT_HOOKS = {"jetsync-queue", "jetsync-spark"}
+WITHOUT_HOOKS = {"jetsync-celery", "jetsync-queue", "jetsync-spark"}
 """Distributions that use the client rather than extend it."""
 
 BY_NAME = {"getattr", "hasattr", "setattr"}

@@ -37,6 +37,7 @@ MODULES = (
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
+    "jetsync_celery",
     "jetsync_otel",
     "jetsync_queue",
     "jetsync_retry",

@@ -81,6 +81,7 @@ CORE = Distribution(
     " --ignore=tests/live --ignore=tests/soak --ignore=tests/specifications",
 )
 PLUGINS = (
+    Distribution("jetsync-celery", "plugins/jetsync-celery"),
     Distribution("jetsync-otel", "plugins/jetsync-otel"),
     Distribution("jetsync-queue", "plugins/jetsync-queue", "[cli]"),
     Distribution("jetsync-retry", "plugins/jetsync-retry"),

@@ -283,10 +283,7 @@ class Channel(virtual.Channel):
 
     def _cancel(self, task_id: str) -> bool:
         return any(
-            [
-                self.connection.work_queue(queue).cancel(task_id)
-                for queue in self._topology.queues()
-            ]
+            [self.connection.work_queue(queue).cancel(task_id) for queue in self._topology.queues()]
         )
 
     # Messages out

@@ -84,7 +84,9 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         return url if include_password else links.without_password(url)
 
     def __reduce__(self, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        return super().__reduce__(args, {**(kwargs or {}), "expires": self.expires, "url": self.url})
+        return super().__reduce__(
+            args, {**(kwargs or {}), "expires": self.expires, "url": self.url}
+        )
 
     # What Celery's backend for keys and values asks for
 
@@ -136,9 +138,7 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
 
     def _replace(self, key: str, value: bytes | str) -> None:
         """Store a result unless one of a success is stored, also if both happen at once."""
-        self.values.change(
-            key, lambda old: None if self._is_success(old) else value, is_new=True
-        )
+        self.values.change(key, lambda old: None if self._is_success(old) else value, is_new=True)
 
     def _is_success(self, value: bytes | None) -> bool:
         return value is not None and self.decode_result(value)["status"] == states.SUCCESS
@@ -167,9 +167,7 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         Parts.close(self.values, key)
 
     def _retry(self, function: Callable[..., Any], *args: Any) -> Any:
-        return retry_over_time(
-            function, RETRY_ERRORS, args, {}, _report, **self._policy
-        )
+        return retry_over_time(function, RETRY_ERRORS, args, {}, _report, **self._policy)
 
 
 def _report(error: Exception, intervals: Any, retries: int) -> float:

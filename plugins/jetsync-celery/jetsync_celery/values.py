@@ -174,9 +174,7 @@ class Values:
         try:
             return js.object_store(self._name)
         except jetsync.ObjectStoreNotFoundError:
-            return js.create_or_update_object_store(
-                self._name, ttl=self._expires, **self._config
-            )
+            return js.create_or_update_object_store(self._name, ttl=self._expires, **self._config)
 
     def _open(self) -> Opened:
         opened = self._opened
@@ -212,4 +210,3 @@ class Values:
             except jetsync.StreamNameInUseError:
                 # Another process has created it with other settings.
                 return js.key_value(self._name)
-
