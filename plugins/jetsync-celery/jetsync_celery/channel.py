@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -22,7 +23,7 @@ from jetsync_celery.sources import StoredQueue, Taken, TransientQueue, core_subj
 from jetsync_celery.topology import Binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from jetsync_celery.transport import Transport
 
@@ -94,6 +95,7 @@ class Channel(virtual.Channel):
     QoS = QoS
     from_transport_options = ()
     connection: Transport
+    closed: bool
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
@@ -227,7 +229,7 @@ class Channel(virtual.Channel):
 
     def get_exchanges(self) -> list[str]:
         """Return the names of all exchanges."""
-        return self._topology.exchanges()
+        return list(self._topology.exchanges())
 
     # Messages in
 
@@ -258,8 +260,8 @@ class Channel(virtual.Channel):
         settings = self.connection.settings
         data, headers = envelope.encode(message)
         task = message["headers"] or {}
-        task_id = task.get("id")
-        is_task = isinstance(task_id, str) and bool(task_id)
+        task_id = str(task.get("id") or "")
+        is_task = bool(task_id)
         at = envelope.eta_of(task) if is_task else None
         arguments = self._topology.queue(queue) or {}
         self.connection.work_queue(queue).put(
@@ -270,7 +272,7 @@ class Channel(virtual.Channel):
             expires=_expires(message, arguments, at.timestamp() if at else 0.0),
             job_id=task_id if is_task and len(task_id) <= LONGEST_ID else None,
             msg_id=(
-                envelope.message_id(data, headers, queue, task)
+                envelope.message_id(data, queue, task)
                 if is_task and settings.deduplicate
                 else uuid.uuid4().hex
             ),
@@ -282,9 +284,10 @@ class Channel(virtual.Channel):
         return min(max(int(priority), 0), MAX_PRIORITY) * steps // (MAX_PRIORITY + 1)
 
     def _cancel(self, task_id: str) -> bool:
-        return any(
-            [self.connection.work_queue(queue).cancel(task_id) for queue in self._topology.queues()]
-        )
+        removed = False
+        for queue in self._topology.queues():
+            removed |= self.connection.work_queue(queue).cancel(task_id)
+        return removed
 
     # Messages out
 

@@ -63,7 +63,7 @@ def decode(
     return message
 
 
-def message_id(data: bytes, headers: Mapping[str, str], queue: str, task: Mapping[str, Any]) -> str:
+def message_id(data: bytes, queue: str, task: Mapping[str, Any]) -> str:
     """
     Return an id that is the same if a task is sent again unchanged, and new for a retry.
 

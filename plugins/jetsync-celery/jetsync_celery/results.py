@@ -39,8 +39,8 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     """
     Celery's results in a bucket of JetStream.
 
-    The bucket is ``CELERY_RESULTS``, or ``CELERY_RESULTS_<path>`` if the URL has a path. Each result
-    expires after Celery's ``result_expires``. Results that are larger than a message go to an
+    The bucket is ``CELERY_RESULTS``, or ``CELERY_RESULTS_<path>`` if the URL has a path. Each
+    result expires after Celery's ``result_expires``. Results that are larger than a message go to an
     object store. Reads of results wait for a watch instead of polling.
 
     Threads may share it, and each process of a pool has its own connection.
@@ -92,11 +92,13 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
 
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, or None."""
-        return self._retry(self.values.get, key)
+        value: bytes | None = self._retry(self.values.get, key)
+        return value
 
     def mget(self, keys: Iterable[str]) -> list[bytes | None]:
         """Return the values of keys, all of one moment."""
-        return self._retry(self.values.get_many, list(keys))
+        values: list[bytes | None] = self._retry(self.values.get_many, list(keys))
+        return values
 
     def set(self, key: str, value: bytes | str) -> None:
         """Set the value of a key, which expires after ``result_expires``."""

@@ -4,7 +4,7 @@ The options of the transport, from ``broker_transport_options``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -51,7 +51,7 @@ class Settings:
     num_replicas: int = 1
     """Replicas of the stream and the bucket, when they are created."""
 
-    storage: str = "file"
+    storage: Literal["file", "memory"] = "file"
     """``file`` or ``memory``, when they are created. With ``memory``, a restart of the server loses
     all tasks."""
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 import jetsync
+import jetsync_queue
 from jetsync_celery import envelope
 from jetsync_celery.topology import Binding, matches, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import jetsync_queue
 
 MAX_PENDING: Final = 65_536
 """Messages that a queue without a stream holds; newer ones are dropped."""
@@ -41,10 +40,10 @@ class Settling(Protocol):
     """
 
     def ack(self) -> None:
-        """The message is done."""
+        """Remove the message: it is done."""
 
     def reject(self) -> None:
-        """Nobody will handle the message."""
+        """Drop the message: no consumer will handle it."""
 
     def requeue(self) -> None:
         """Give the message back, for any consumer."""
@@ -361,7 +360,7 @@ class TransientQueue:
             except jetsync.JetSyncError as error:
                 _logger.debug("kombu_subscription_ended", queue=self.name, error=str(error))
                 return
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - of any program that publishes.
                 # A message of another program must not end the thread.
                 _logger.warning("kombu_message_ignored", queue=self.name, error=repr(error))
 

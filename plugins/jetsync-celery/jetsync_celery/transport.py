@@ -4,6 +4,7 @@ The transport that kombu makes for each connection.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("jetstream", links.SECURE)
 """The schemes of broker URLs. The second one turns TLS on."""
+
+BELL_SIZE: Final = 4096
+"""Bytes that one call reads of what `wake` has written."""
 
 
 class Transport(virtual.Transport):
@@ -88,7 +92,7 @@ class Transport(virtual.Transport):
     def connected_client(self) -> jetsync.Client:
         """The client of jetsync."""
         if self._connected is None:
-            raise jetsync.ConnectionClosedError()
+            raise jetsync.ConnectionClosedError
         return self._connected
 
     # Connections and channels
@@ -112,7 +116,7 @@ class Transport(virtual.Transport):
         """Return whether the connection can be used."""
         return self._connected is not None and not self._connected.is_closed and not self.is_forked
 
-    def create_channel(self, connection: Transport) -> Channel:
+    def create_channel(self, connection: Transport) -> Any:
         """Return a new channel of a connection, which has another transport after a failover."""
         channel = self.Channel(connection)
         connection.channels.append(channel)
@@ -151,7 +155,7 @@ class Transport(virtual.Transport):
         found = self._queues.get(name)
         if found is None:
             if self._js is None:
-                raise jetsync.ConnectionClosedError()
+                raise jetsync.ConnectionClosedError
             settings = self.settings
             found = self._queues[name] = WorkQueue.open(
                 self._js,
@@ -197,10 +201,9 @@ class Transport(virtual.Transport):
         """Let the thread that drains, or the event loop, look for messages. Thread-safe."""
         self._ready.set()
         if self._bell is not None:
-            try:
+            # It may be full, so that the loop wakes anyway, or was just closed.
+            with contextlib.suppress(OSError):
                 self._bell[1].send(b"\0")
-            except (BlockingIOError, OSError):
-                pass  # Full, so the loop wakes anyway, or just closed.
 
     def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
         """
@@ -218,10 +221,10 @@ class Transport(virtual.Transport):
             if self._deliver_ready():
                 return
             if self._connected is None:
-                raise jetsync.ConnectionClosedError()
+                raise jetsync.ConnectionClosedError
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                raise socket.timeout
+                raise TimeoutError
             self._ready.wait(remaining)
 
     def register_with_event_loop(self, connection: Transport, loop: Hub) -> None:
@@ -239,11 +242,9 @@ class Transport(virtual.Transport):
         self._close_bell()
 
     def _on_bell(self, reader: socket.socket) -> None:
-        try:
-            while len(reader.recv(4096)) == 4096:
+        with contextlib.suppress(OSError):
+            while len(reader.recv(BELL_SIZE)) == BELL_SIZE:
                 pass
-        except (BlockingIOError, OSError):
-            pass
         self._deliver_ready()
 
     def _deliver_ready(self) -> int:

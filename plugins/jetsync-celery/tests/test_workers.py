@@ -96,7 +96,7 @@ def test_what_celery_offers_works(program: Any, worker: WorkerProcess) -> None:
     began = time.monotonic()
     later = program.add.apply_async((1, 1), countdown=2)
     assert later.get(timeout=60) == 2
-    assert 1.0 <= time.monotonic() - began
+    assert time.monotonic() - began >= 1.0
 
     (answer,) = app.control.ping(timeout=5, limit=1)
     assert list(answer.values()) == [{"ok": "pong"}]

@@ -11,6 +11,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 HERE = Path(__file__).parent
 
@@ -39,7 +43,7 @@ class WorkerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         self.wait_for(" ready.")
         return self
 
