@@ -52,7 +52,9 @@ def decode(
         redelivered: Whether the message may have been delivered before.
     """
     text = headers.get(ENVELOPE)
-    message = loads(text) if text else {"content-type": "application/data", "headers": {}}
+    message: dict[str, Any] = (
+        loads(text) if text else {"content-type": "application/data", "headers": {}}
+    )
     properties = message.setdefault("properties", {})
     properties["delivery_tag"] = tag
     properties.pop("body_encoding", None)

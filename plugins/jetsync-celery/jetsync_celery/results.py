@@ -40,8 +40,8 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     Celery's results in a bucket of JetStream.
 
     The bucket is ``CELERY_RESULTS``, or ``CELERY_RESULTS_<path>`` if the URL has a path. Each
-    result expires after Celery's ``result_expires``. Results that are larger than a message go to an
-    object store. Reads of results wait for a watch instead of polling.
+    result expires after Celery's ``result_expires``. Results that are larger than a message go to
+    an object store. Reads of results wait for a watch instead of polling.
 
     Threads may share it, and each process of a pool has its own connection.
 

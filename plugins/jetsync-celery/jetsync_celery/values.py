@@ -40,7 +40,7 @@ def legal(key: str) -> str:
     """
     if _LEGAL.fullmatch(key):
         return key
-    return _UNSAFE.sub(lambda found: b"=%02X" % found[0], key.encode()).decode()
+    return _UNSAFE.sub(lambda found: b"=%02X" % ord(found[0]), key.encode()).decode()
 
 
 @attrs.frozen

@@ -25,6 +25,8 @@ class ResultConsumer(BaseResultConsumer):
     thread runs in the background.
     """
 
+    on_message: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Celery's other ones run a greenlet, which a watch does not need.
