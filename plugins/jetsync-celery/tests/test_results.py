@@ -1,0 +1,87 @@
+"""
+The result backend: no result is overwritten, large ones are kept, and parts count once.
+"""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from jetsync_celery import JetStreamBackend
+from jetsync_celery.chords import Parts, part_of
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def backend(url):
+    """
+    A result backend.
+    """
+    with Celery("test", broker=url, backend=url, set_as_current=False) as app:
+        yield app.backend
+        app.backend.values.close()
+
+
+def test_a_url_chooses_the_backend(backend):
+    """
+    Celery finds the backend by the scheme of the URL.
+    """
+    assert isinstance(backend, JetStreamBackend)
+
+
+def test_a_success_is_never_replaced(backend):
+    """
+    The failure of a worker that was thought dead does not replace the success of another.
+    """
+    backend.store_result("a", 1, "SUCCESS")
+    backend.store_result("a", ValueError("late"), "FAILURE")
+
+    assert backend.get_task_meta("a", cache=False)["result"] == 1
+
+
+def test_other_states_are_replaced(backend):
+    """
+    A task that has started, or is retried, gets its later states.
+    """
+    backend.store_result("a", None, "STARTED")
+    backend.store_result("a", ValueError("first"), "RETRY")
+    backend.store_result("a", 3, "SUCCESS")
+
+    assert backend.get_state("a") == "SUCCESS"
+
+
+def test_results_of_any_size_and_ids_of_any_text(backend):
+    """
+    Results above the size of a message are kept, and ids may have characters that keys have not.
+    """
+    large = "x" * 3_000_000
+    backend.store_result("größer als: 1 MB", large, "SUCCESS")
+
+    assert backend.get_result("größer als: 1 MB") == large
+
+
+def test_forgotten_results_are_gone(backend):
+    """
+    `forget` removes a result.
+    """
+    backend.store_result("a", 1, "SUCCESS")
+    backend.forget("a")
+
+    assert backend.get_state("a") == "PENDING"
+
+
+def test_a_part_of_a_chord_that_ran_twice_counts_once(backend):
+    """
+    A part counts once however often it runs, and its body is started once.
+    """
+    key = backend.get_key_for_chord("group")
+    for _ in range(3):
+        Parts.add(backend.values, key, part_of("a", 0))
+    parts = Parts.add(backend.values, key, part_of("b", 1))
+
+    assert len(parts.done) == 2
+    assert not parts.is_closed
+
+    backend.delete(key)
+    assert Parts.add(backend.values, key, part_of("b", 1)).is_closed
