@@ -27,6 +27,14 @@ def part_of(task_id: str, index: int | None) -> bytes:
     return hashlib.blake2b(f"{task_id}:{index}".encode(), digest_size=SIZE).digest()
 
 
+def name_of_part(part: bytes, index: int | None) -> str:
+    """
+    Return the name of a part, which sorts by its place in the header; last if it has none.
+    """
+    place = "z" if index is None else f"{index:010d}"
+    return f"{place}-{part.hex()}"
+
+
 @attrs.frozen
 class Parts:
     """

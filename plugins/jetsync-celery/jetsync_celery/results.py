@@ -7,15 +7,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import states
+from celery import maybe_signature, states
 from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import BaseKeyValueStoreBackend
+from celery.exceptions import ChordError
+from celery.result import GroupResult, allow_join_result
+from celery.utils.functional import _regen
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.functional import retry_over_time
 
 import jetsync
 from jetsync_celery import links
-from jetsync_celery.chords import Parts, part_of
+from jetsync_celery.chords import Parts, name_of_part, part_of
 from jetsync_celery.values import Values
 from jetsync_celery.waiting import ResultConsumer
 
@@ -51,7 +54,6 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     """
 
     key_t = bytes_to_str
-    implements_incr = True
     persistent = True
     supports_autoexpire = True
     supports_native_join = True
@@ -105,15 +107,8 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         self._retry(self.values.put, key, value)
 
     def delete(self, key: str) -> None:
-        """Remove a key. The record of a chord stays until it expires, so that it runs once."""
-        if key.startswith(self.chord_keyprefix):
-            self._retry(self._close_chord, key)
-        else:
-            self._retry(self.values.delete, key)
-
-    def incr(self, key: str) -> int:
-        """Return how many parts of a chord are done; `on_chord_part_return` has counted them."""
-        return len(Parts.read(self.values, key).done)
+        """Remove a key."""
+        self._retry(self.values.delete, key)
 
     def expire(self, key: str, value: float) -> None:
         """Do nothing: each value expires after ``result_expires``."""
@@ -147,26 +142,77 @@ class JetStreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
 
     # Chords
 
+    def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
+        """Keep the structure of a header with groups. Other headers may be made task by task."""
+        self.ensure_chords_allowed()
+        # To look into a generator would make all its tasks before the first one is sent.
+        if not isinstance(header_result_args[1], _regen):
+            header = self.app.GroupResult(*header_result_args)
+            if any(isinstance(each, GroupResult) for each in header.results):
+                header.save(backend=self)
+
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         """Store how many parts a chord has. Celery does it before it sends the last part."""
-        self.set(self.get_key_for_group(group_id, ".size"), str(chord_size))
+        self.set(self._size_key(group_id), str(chord_size))
         # The same signature, applied again, is a new run with the same id.
         self._retry(Parts.reopen, self.values, self.get_key_for_chord(group_id))
+
+    def add_to_chord(self, group_id: str, result: Any) -> None:
+        """Let a chord wait for one more part. A part of it calls this."""
+        self._retry(
+            self.values.change,
+            self._size_key(group_id),
+            lambda old: None if old is None else str(int(old) + 1),
+        )
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Count a part of a chord once, and start its body after the last one."""
         if not request.group or not request.id:
             return
         key = self.get_key_for_chord(request.group)
-        parts = self._retry(Parts.add, self.values, key, part_of(request.id, request.group_index))
-        size = self.get(self.get_key_for_group(request.group, ".size"))
+        part = part_of(request.id, request.group_index)
+        value = self.encode([request.id, state, self.encode_result(result, state)])
+        name = name_of_part(part, request.group_index)
+        self._retry(self.values.put_below, key, name, value)
+        done = self._retry(Parts.add, self.values, key, part)
+        size = self.get(self._size_key(request.group))
         # A part that ran again may find that its worker died before it could start the body.
-        if size is not None and len(parts.done) >= int(size) and not parts.is_closed:
-            request.chord["chord_size"] = len(parts.done)
-            super().on_chord_part_return(request, state, result, **kwargs)
+        if size is not None and len(done.done) >= int(size) and not done.is_closed:
+            self._start_body(request, key, len(done.done))
 
-    def _close_chord(self, key: str) -> None:
-        Parts.close(self.values, key)
+    def _start_body(self, request: Any, key: str, size: int) -> None:
+        body = maybe_signature(request.chord, app=self.app)
+        try:
+            values = self._values_of_parts(request.group, key)
+            if len(values) < size and not GroupResult.restore(request.group, backend=self):
+                return  # The same part, run by another worker, has started the body meanwhile.
+            body.delay(values)
+        except Exception as error:  # noqa: BLE001 - of the part, or of what publishes the body.
+            _logger.warning("celery_chord_failed", group=request.group, error=repr(error))
+            self.chord_error_from_stack(body, _chord_error(error))
+        self._retry(Parts.close, self.values, key)
+        self._retry(self.values.delete_below, key)
+
+    def _values_of_parts(self, group_id: str, key: str) -> list[Any]:
+        header = GroupResult.restore(group_id, backend=self)
+        if header is not None:
+            with allow_join_result():
+                joined: list[Any] = header.join_native(
+                    timeout=self.app.conf.result_chord_join_timeout, propagate=True
+                )
+                return joined
+        return [self._value_of_part(each) for each in self._retry(self.values.get_below, key)]
+
+    def _value_of_part(self, data: bytes) -> Any:
+        task_id, state, value = self.decode(data)
+        if state in states.EXCEPTION_STATES:
+            value = self.exception_to_python(value)
+        if state in states.PROPAGATE_STATES:
+            raise ChordError(f"Dependency {task_id} raised {value!r}") from value
+        return value
+
+    def _size_key(self, group_id: str) -> Any:
+        return self.get_key_for_group(group_id, ".size")
 
     def _retry(self, function: Callable[..., Any], *args: Any) -> Any:
         return retry_over_time(function, RETRY_ERRORS, args, {}, _report, **self._policy)
@@ -178,3 +224,11 @@ def _report(error: Exception, intervals: Any, retries: int) -> float:
         "celery_result_retried", error=str(error), retries=retries, wait=wait, at=time.time()
     )
     return wait
+
+
+def _chord_error(error: Exception) -> ChordError:
+    if isinstance(error, ChordError):
+        return error
+    found = ChordError(repr(error))
+    found.__cause__ = error
+    return found

@@ -107,6 +107,20 @@ class Values:
         """Remove a key."""
         self.bucket.purge(legal(key), ttl=MARKER_TTL)
 
+    def put_below(self, key: str, name: str, value: bytes | str) -> None:
+        """Set a value below a key: `get_below` returns all values below it."""
+        self.bucket.put(f"{legal(key)}.{name}", self._stored(key, value), ttl=self._expires)
+
+    def get_below(self, key: str) -> list[bytes]:
+        """Return the values below a key, in the order of their names, all of one moment."""
+        found = sorted(self.bucket.get_many(f"{legal(key)}.>").items())
+        return [value for _, entry in found if (value := self.load(entry)) is not None]
+
+    def delete_below(self, key: str) -> None:
+        """Remove the values below a key, in one request."""
+        bucket = self.bucket
+        bucket.stream.purge(f"$KV.{bucket.bucket}.{legal(key)}.>")
+
     def change(
         self,
         key: str,
