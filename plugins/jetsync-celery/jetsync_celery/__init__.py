@@ -10,6 +10,7 @@ Layout:
 - ``transport`` and ``channel`` are what kombu calls. ``sources`` are the queues that they read.
 - ``topology`` keeps exchanges, queues and bindings in a bucket that all processes share.
 - ``envelope`` turns messages of kombu into data and headers.
+- ``answers`` sends acknowledgements, also after a lost connection.
 - ``results`` is the result backend, ``waiting`` waits for results, and ``chords`` counts the parts
   of a chord.
 """

@@ -310,6 +310,7 @@ class Channel(virtual.Channel):
         else:
             source = StoredQueue(
                 self.connection.work_queue(queue),
+                self.connection.answers,
                 0 if no_ack else self.qos.prefetch_count,
                 self.connection.wake,
                 keep_dead=self.connection.settings.dead_letters,
@@ -341,7 +342,9 @@ class Channel(virtual.Channel):
             taken = transient.take()
         else:
             taken = get_one(
-                self.connection.work_queue(queue), keep_dead=self.connection.settings.dead_letters
+                self.connection.work_queue(queue),
+                self.connection.answers,
+                keep_dead=self.connection.settings.dead_letters,
             )
         return None if taken is None else self._received(taken, no_ack=no_ack)
 
@@ -413,22 +416,23 @@ class Channel(virtual.Channel):
         if self.closed:
             return
         self.closed = True
-        for tag in list(self._readers):
-            self.basic_cancel(tag)
         if self.connection is not None:
+            # In a forked child, the receivers and the messages belong to the parent.
             if not self.connection.is_forked:
+                for tag in list(self._readers):
+                    self.basic_cancel(tag)
                 self._give_back()
             self.connection.close_channel(self)
 
     def _give_back(self) -> None:
         try:
             self.basic_recover(requeue=True)
+            self.connection.finish_answers()
+        finally:
+            # An open receiver would keep messages alive that nobody handles.
             for source in self._stopped:
                 source.close()
-        except jetsync.JetSyncError as error:
-            # Without a connection, the server gives them back when their time is over.
-            _logger.info("kombu_messages_not_returned", error=str(error))
-        self._stopped.clear()
+            self._stopped.clear()
 
     def _received(self, taken: Taken, *, no_ack: bool) -> Any:
         message = self.Message(taken.raw, channel=self)

@@ -19,6 +19,7 @@ import attrs
 import jetsync
 import jetsync_queue
 from jetsync_celery import envelope
+from jetsync_celery.answers import Answers
 from jetsync_celery.topology import Binding, matches, part
 
 if TYPE_CHECKING:
@@ -67,31 +68,33 @@ class StoredMessage:
     """
 
     delivery: jetsync_queue.Delivery
+    answers: Answers
+    receiver: jetsync_queue.Receiver
     keep_dead: bool
-    receiver: jetsync_queue.Receiver | None = None
-    """What took only this message."""
+    is_alone: bool = False
+    """Whether the receiver took only this message."""
 
     def ack(self) -> None:
         """Remove the message from its queue."""
-        if not self.delivery.is_settled:
-            self.delivery.ack()
-        self._close()
+        self._settle(self.delivery.ack)
 
     def reject(self) -> None:
         """Remove the message, or keep it as a dead job."""
-        if not self.delivery.is_settled:
-            self.delivery.reject("rejected by the consumer", dead=self.keep_dead)
-        self._close()
+        self._settle(lambda: self.delivery.reject("rejected by the consumer", dead=self.keep_dead))
 
     def requeue(self) -> None:
         """Give the message back to the server."""
-        if not self.delivery.is_settled:
-            self.delivery.requeue()
-        self._close()
+        self._settle(self.delivery.requeue)
 
-    def _close(self) -> None:
-        if self.receiver is not None:
-            self.receiver.close()
+    def _settle(self, answer: Callable[[], object]) -> None:
+        def settle() -> None:
+            if not self.delivery.is_settled:
+                answer()
+            if self.is_alone:
+                self.receiver.close()
+
+        # The server delivers a message again that cannot be settled and is not kept alive.
+        self.answers.send(settle, lambda: self.receiver.forget(self.delivery))
 
 
 class StoredQueue:
@@ -104,12 +107,14 @@ class StoredQueue:
     def __init__(
         self,
         queue: jetsync_queue.WorkQueue,
+        answers: Answers,
         prefetch: int,
         on_ready: Callable[[], object],
         *,
         keep_dead: bool,
     ) -> None:
         self._queue = queue
+        self._answers = answers
         self._keep_dead = keep_dead
         # The server does not keep the order of messages that come back, so those that have arrived
         # are handed out by priority and then by age.
@@ -147,9 +152,10 @@ class StoredQueue:
             heapq.heappush(self._arrived, (-delivery.priority, delivery.sequence, delivery))
         while self._arrived:
             _, _, delivery = heapq.heappop(self._arrived)
+            message = StoredMessage(delivery, self._answers, self._receiver, self._keep_dead)
             if not delivery.is_expired:
-                return taken_from(delivery, keep_dead=self._keep_dead)
-            delivery.reject("expired", dead=False)
+                return taken_from(message)
+            _drop_expired(message)
         return None
 
     def stop(self) -> None:
@@ -157,14 +163,14 @@ class StoredQueue:
         self._receiver.stop()
         arrived, self._arrived = self._arrived, []
         for _, _, delivery in arrived:
-            delivery.requeue()
+            StoredMessage(delivery, self._answers, self._receiver, self._keep_dead).requeue()
 
     def close(self) -> None:
         """Take no more, and give back what has not ended."""
         self._receiver.close()
 
 
-def get_one(queue: jetsync_queue.WorkQueue, *, keep_dead: bool) -> Taken | None:
+def get_one(queue: jetsync_queue.WorkQueue, answers: Answers, *, keep_dead: bool) -> Taken | None:
     """
     Return a message of a work queue that is available now, or None.
     """
@@ -176,9 +182,10 @@ def get_one(queue: jetsync_queue.WorkQueue, *, keep_dead: bool) -> Taken | None:
         # Those that were just given back count as running.
         timeout = GET_TIMEOUT if found.waiting else GET_TIMEOUT / 5.0
         while (delivery := receiver.get(timeout=timeout)) is not None:
+            message = StoredMessage(delivery, answers, receiver, keep_dead, is_alone=True)
             if not delivery.is_expired:
-                return taken_from(delivery, keep_dead=keep_dead, receiver=receiver)
-            delivery.reject("expired", dead=False)
+                return taken_from(message)
+            _drop_expired(message)
     finally:
         receiver.stop()
     return None
@@ -197,20 +204,11 @@ AHEAD: Final = 16
 """Most messages of each priority that are fetched before kombu asks for them."""
 
 
-def taken_from(
-    delivery: jetsync_queue.Delivery,
-    *,
-    keep_dead: bool,
-    receiver: jetsync_queue.Receiver | None = None,
-) -> Taken:
+def taken_from(message: StoredMessage) -> Taken:
     """
     Return a job as a message for kombu.
-
-    Args:
-        delivery: The job.
-        keep_dead: Whether it becomes a dead job if it is rejected.
-        receiver: What to close when the message has ended.
     """
+    delivery = message.delivery
     tag = f"{delivery.sequence}.{next(_tags)}"
     data = delivery.data
     raw = envelope.decode(
@@ -219,7 +217,11 @@ def taken_from(
         tag,
         redelivered=delivery.deliveries > 1,
     )
-    return Taken(tag, raw, StoredMessage(delivery, keep_dead, receiver))
+    return Taken(tag, raw, message)
+
+
+def _drop_expired(message: StoredMessage) -> None:
+    attrs.evolve(message, keep_dead=False, is_alone=False).reject()
 
 
 @attrs.frozen

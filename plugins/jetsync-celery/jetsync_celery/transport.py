@@ -16,6 +16,7 @@ from kombu.transport.base import Transport as BaseTransport
 
 import jetsync
 from jetsync_celery import links
+from jetsync_celery.answers import Answers
 from jetsync_celery.channel import Channel
 from jetsync_celery.clients import CLIENTS
 from jetsync_celery.settings import Settings
@@ -31,6 +32,9 @@ SCHEMES: Final = ("jetstream", links.SECURE)
 
 BELL_SIZE: Final = 4096
 """Bytes that one call reads of what `wake` has written."""
+
+FINISH_TIMEOUT: Final = 2.0
+"""Seconds that the end of a channel waits for acknowledgements that are sent again."""
 
 
 class Transport(virtual.Transport):
@@ -70,6 +74,7 @@ class Transport(virtual.Transport):
         self._pid = os.getpid()
         self._connected: jetsync.Client | None = None
         self._js: jetsync.JetStream | None = None
+        self._answers: Answers | None = None
         self._queues: dict[str, WorkQueue] = {}
         self._transients: dict[str, TransientQueue] = {}
         self._ready = threading.Event()
@@ -95,6 +100,18 @@ class Transport(virtual.Transport):
             raise jetsync.ConnectionClosedError
         return self._connected
 
+    @property
+    def answers(self) -> Answers:
+        """What sends acknowledgements."""
+        if self._answers is None:
+            raise jetsync.ConnectionClosedError
+        return self._answers
+
+    def finish_answers(self) -> None:
+        """Wait a little for acknowledgements that are sent again."""
+        if self._answers is not None:
+            self._answers.finish(FINISH_TIMEOUT)
+
     # Connections and channels
 
     def establish_connection(self) -> Transport:
@@ -109,6 +126,7 @@ class Transport(virtual.Transport):
             raise
         self._pid = os.getpid()
         self._connected, self._js, self.topology = client, js, topology
+        self._answers = Answers(client)
         self.prefix = link.prefix
         return self
 
