@@ -49,6 +49,17 @@ def write(path: str, gate: str | None = None, seconds: float = 0.0) -> None:
 
 
 @app.task(bind=True)
+def mark(self: Any, path: str, seconds: float = 0.0) -> None:
+    """Write lines with the time, the process group and the task's id, at the start and the end."""
+    for what in ("start", "end"):
+        line = f"{what} {time.time()} {os.getpgrp()} {self.request.id}\n"
+        with Path(path).open("a") as file:
+            file.write(line)
+        if what == "start":
+            time.sleep(seconds)
+
+
+@app.task(bind=True)
 def fail_twice(self: Any) -> int:
     """Succeed at the third attempt."""
     if self.request.retries < 2:

@@ -43,6 +43,11 @@ class WorkerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    @property
+    def group(self) -> int:
+        """The process group of the worker and its children."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         self.wait_for(" ready.")
         return self
