@@ -286,7 +286,8 @@ class Channel(virtual.Channel):
     def _cancel(self, task_id: str) -> bool:
         removed = False
         for queue in self._topology.queues():
-            removed |= self.connection.work_queue(queue).cancel(task_id)
+            # Workers drop the others, which they know from the same message.
+            removed |= self.connection.work_queue(queue).cancel(task_id, scheduled_only=True)
         return removed
 
     # Messages out
