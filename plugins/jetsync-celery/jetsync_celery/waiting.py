@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INTERVAL: Final = 1.0
-"""Seconds between two calls of ``on_interval`` while nothing arrives."""
+"""Most seconds between two calls of ``on_interval``."""
 
 
 class ResultConsumer(BaseResultConsumer):
@@ -54,28 +54,30 @@ class ResultConsumer(BaseResultConsumer):
         **kwargs: Any,
     ) -> Iterator[None]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        previous, self.on_message = self.on_message, on_message
         backend = self.backend
         keys = sorted({backend.get_key_for_task(task_id) for task_id in _ids(result)})
-        try:
-            if result.on_ready.ready:
-                return
-            with backend.values.watch(keys) as watch:
-                while not result.on_ready.ready:
-                    wait = INTERVAL
-                    if deadline is not None:
-                        wait = min(wait, deadline - time.monotonic())
-                    entry = watch.next(timeout=max(wait, 0.0))
-                    value = backend.values.load(entry)
-                    if value is not None:
-                        self.on_state_change(backend.decode_result(value), None)
-                        yield
-                    elif deadline is not None and time.monotonic() >= deadline:
-                        raise CeleryTimeoutError("The operation timed out.")
-                    elif on_interval:
-                        on_interval()
-        finally:
-            self.on_message = previous
+        if result.on_ready.ready:
+            return
+        with backend.values.watch(keys) as watch:
+            while not result.on_ready.ready:
+                wait = INTERVAL
+                if deadline is not None:
+                    wait = min(wait, deadline - time.monotonic())
+                entry = watch.next(timeout=max(wait, 0.0))
+                value = backend.values.load(entry)
+                if value is not None:
+                    meta = backend.decode_result(value)
+                    # Not as an attribute, because several threads may wait.
+                    if on_message:
+                        on_message(meta)
+                    self.on_state_change(meta, None)
+                    yield
+                elif deadline is not None and time.monotonic() >= deadline:
+                    raise CeleryTimeoutError("The operation timed out.")
+                if on_interval:
+                    # Also after a result: it raises the error of an earlier task of a chain, or of
+                    # a part of a chord, in place of the one that it has caused.
+                    on_interval()
 
 
 def _ids(result: Any) -> set[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
+OPTIONS = {"ack_wait": 1.0, "connect": {"request_timeout": 1.0}}
 QUEUE = kombu.Queue("orders", durable=True)
 
 
@@ -37,7 +38,7 @@ def connection(server: DevServer) -> Iterator[kombu.Connection]:
     A connection with a short ack wait.
     """
     url = server.url.replace("nats://", "jetstream://")
-    with kombu.Connection(url, transport_options={"ack_wait": 1.0}) as connection:
+    with kombu.Connection(url, transport_options=OPTIONS) as connection:
         yield connection
 
 

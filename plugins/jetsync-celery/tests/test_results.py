@@ -4,8 +4,12 @@ The result backend: no result is overwritten, large ones are kept, and parts cou
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
 import pytest
-from celery import Celery
+from celery import Celery, Signature
+from celery.app.task import Context
 
 from jetsync_celery import JetStreamBackend
 from jetsync_celery.chords import Parts, part_of
@@ -85,3 +89,43 @@ def test_a_part_of_a_chord_that_ran_twice_counts_once(backend):
 
     Parts.close(backend.values, key)
     assert Parts.add(backend.values, key, part_of("b", 1)).is_closed
+
+
+def test_a_chord_raises_the_error_of_its_part(backend):
+    """
+    Not the error that the body has because of that, as with Celery's other backends.
+    """
+    app = backend.app
+    part = app.AsyncResult("part")
+    body = app.AsyncResult("body", parent=app.GroupResult("header", [part]))
+
+    def fail():
+        backend.store_result("part", KeyError("part"), "FAILURE")
+        backend.store_result("body", ValueError("body"), "FAILURE")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(fail)
+        with pytest.raises(KeyError):
+            body.get(timeout=20)
+
+
+def test_a_chord_waits_for_parts_that_were_added(backend):
+    """
+    A part may add another one; the body gets the values in the order of the parts, and once.
+    """
+    bodies = []
+
+    @backend.app.task
+    def body(values):
+        """Take the values."""
+
+    backend.apply_chord(("header", [backend.app.AsyncResult(name) for name in "ab"]), None)
+    backend.set_chord_size("header", 2)
+    backend.add_to_chord("header", None)
+    returned = [("b", 1), ("a", 0), ("b", 1), ("c", None)]
+    with mock.patch.object(Signature, "delay", lambda _, values: bodies.append(values)):
+        for name, index in [*returned, *returned]:
+            request = Context(id=name, group="header", group_index=index, chord=body.s())
+            backend.on_chord_part_return(request, "SUCCESS", name)
+
+    assert bodies == [["a", "b", "c"]]
