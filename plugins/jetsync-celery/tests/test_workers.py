@@ -106,11 +106,27 @@ def test_what_celery_offers_works(program: Any, worker: WorkerProcess) -> None:
     eventually(lambda: tomorrow.state == "REVOKED", timeout=60)
 
 
+def test_tasks_with_an_eta_wait_on_the_server_and_are_revoked_there(program: Any) -> None:
+    """
+    No worker holds them, and one that is revoked is gone at once.
+    """
+    tomorrow = [program.add.apply_async((1, n), countdown=86_400) for n in range(3)]
+    with program.app.connection() as connection:
+        connection.connect()
+        queue = connection.transport.work_queue("celery")
+        assert queue.statistics().scheduled == 3
+
+        program.app.control.revoke([tomorrow[0].id, tomorrow[2].id])
+        assert queue.statistics().scheduled == 1
+    assert [each.state for each in tomorrow] == ["REVOKED", "PENDING", "REVOKED"]
+
+
+@pytest.mark.parametrize("waits", [4, pytest.param(20, marks=pytest.mark.soak)])
 def test_a_task_that_takes_much_longer_than_the_ack_wait_runs_once(
-    url: str, program: Any, tmp_path: Path
+    url: str, program: Any, tmp_path: Path, waits: int
 ) -> None:
     """
-    A task that takes six times the ack wait runs once, though a second worker is idle.
+    A task that takes many times the ack wait runs once, though a second worker is idle.
     """
     options = {**ONE_BY_ONE, "broker_transport_options": {"ack_wait": 1.0}}
     log = tmp_path / "log"
@@ -119,7 +135,7 @@ def test_a_task_that_takes_much_longer_than_the_ack_wait_runs_once(
         WorkerProcess(url, *POOLS["one"], "--hostname", "b", **options),
     ):
         # The time is the subject.
-        program.write.delay(str(log), seconds=6.0).get(timeout=60)
+        program.write.delay(str(log), seconds=float(waits)).get(timeout=60)
 
     assert words(log) == ["start", "end"]
 
