@@ -4,7 +4,6 @@ The result backend: no result is overwritten, large ones are kept, and parts cou
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
@@ -99,14 +98,19 @@ def test_a_chord_raises_the_error_of_its_part(backend):
     part = app.AsyncResult("part")
     body = app.AsyncResult("body", parent=app.GroupResult("header", [part]))
 
-    def fail():
+    watch = backend.values.watch
+
+    def watch_and_fail(keys):
+        found = watch(keys)
         backend.store_result("part", KeyError("part"), "FAILURE")
         backend.store_result("body", ValueError("body"), "FAILURE")
+        return found
 
-    with ThreadPoolExecutor() as pool:
-        pool.submit(fail)
-        with pytest.raises(KeyError):
-            body.get(timeout=20)
+    with (
+        mock.patch.object(backend.values, "watch", watch_and_fail),
+        pytest.raises(KeyError),
+    ):
+        body.get(timeout=20)
 
 
 def test_a_chord_waits_for_parts_that_were_added(backend):
