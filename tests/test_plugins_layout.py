@@ -28,6 +28,7 @@ PROGRAM = sorted(ROOT.glob("examples/flights/*.py"))
 PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
 
 WITHOUT_HOOKS = {
+    "jetsync-celery",
     "jetsync-django",
     "jetsync-groups",
     "jetsync-locks",

@@ -37,6 +37,7 @@ MODULES = (
     "jetsync.devserver",
     "jetsync.monitoring",
     "jetsync.testing",
+    "jetsync_celery",
     "jetsync_django",
     "jetsync_django.cache",
     "jetsync_groups",

@@ -83,6 +83,7 @@ CORE = Distribution(
     " --ignore=tests/live --ignore=tests/soak --ignore=tests/specifications",
 )
 PLUGINS = (
+    Distribution("jetsync-celery", "plugins/jetsync-celery"),
     Distribution(
         "jetsync-django",
         "plugins/jetsync-django",

@@ -4,7 +4,6 @@ What a receiver is made of: the jobs of all priorities, and the thread that keep
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -313,5 +312,9 @@ def give_back(deliveries: Iterable[Delivery]) -> None:
     Return jobs to the server. Without a connection, it delivers them after the ack wait.
     """
     for delivery in deliveries:
-        with contextlib.suppress(jetsync.JetSyncError):
+        try:
             delivery.message.nak()
+        except (jetsync.ConnectionClosedError, jetsync.DisconnectedError):
+            return  # Each attempt would wait for a connection.
+        except jetsync.JetSyncError:
+            continue

@@ -69,11 +69,14 @@ class Job:
         """Whether ``put`` stored nothing, because the queue has or had a job with this id."""
         return self._duplicate
 
-    def cancel(self) -> bool:
+    def cancel(self, *, scheduled_only: bool = False) -> bool:
         """
         Remove the job from the server; see :meth:`WorkQueue.cancel`.
+
+        Args:
+            scheduled_only: Remove it only if it has a delay, or waits for its next attempt.
         """
-        return cancel(self._core, self._token, self._sequence)
+        return cancel(self._core, self._token, self._sequence, scheduled_only=scheduled_only)
 
     def status(self) -> JobStatus | None:
         """

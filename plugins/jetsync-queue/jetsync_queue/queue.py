@@ -351,7 +351,7 @@ class WorkQueue:
         """
         return self.job(job_id).status()
 
-    def cancel(self, job: Job | str) -> bool:
+    def cancel(self, job: Job | str, *, scheduled_only: bool = False) -> bool:
         """
         Remove a job from the server, so that no worker starts it; return whether there was one.
 
@@ -360,10 +360,16 @@ class WorkQueue:
         available jobs of the queue are read. A worker that has taken the job already may still run
         it, once.
 
+        Args:
+            job: The job or its id.
+            scheduled_only: Remove it only if it has a delay, or waits for its next attempt. This
+                takes as long for a long queue as for a short one.
+
         Raises:
             RequestTimeoutError, DisconnectedError: The server did not answer. You can repeat it.
         """
-        return job.cancel() if isinstance(job, Job) else self.job(job).cancel()
+        handle = job if isinstance(job, Job) else self.job(job)
+        return handle.cancel(scheduled_only=scheduled_only)
 
     # Working
 

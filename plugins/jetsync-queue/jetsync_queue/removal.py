@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jetsync_queue.core import Core
 
 
-def cancel(core: Core, job: str, sequence: int | None) -> bool:
+def cancel(core: Core, job: str, sequence: int | None, *, scheduled_only: bool = False) -> bool:
     """
     Remove a job from the server; return whether there was one.
 
@@ -23,10 +23,11 @@ def cancel(core: Core, job: str, sequence: int | None) -> bool:
         core: The queue.
         job: The token of the job.
         sequence: Where it was stored. Default: looked for among the waiting jobs.
+        scheduled_only: Do not look at the waiting jobs.
     """
     subjects = (core.names.scheduled(job), core.names.retrying(job))
     removed = [subject for subject in subjects if _remove_last(core, subject)]
-    if not removed and not _remove_waiting(core, job, sequence):
+    if not removed and (scheduled_only or not _remove_waiting(core, job, sequence)):
         return False
     if core.results or core.track:
         _record_end(core, job)

@@ -237,6 +237,17 @@ class TestCancel:
         with pytest.raises(JobCancelledError):
             job.result(timeout=5)
 
+    def test_only_scheduled_jobs_are_cancelled_if_asked_for(self, queue):
+        """
+        An available job stays.
+        """
+        queue.put("x", job_id="now")
+        queue.put("x", job_id="later", delay=3600)
+
+        assert not queue.cancel("now", scheduled_only=True)
+        assert queue.cancel("later", scheduled_only=True)
+        assert queue.statistics() == QueueStatistics(1, 0, 0, 0, 0)
+
     def test_nothing_is_removed_for_an_unknown_id(self, queue):
         """
         Other jobs stay.

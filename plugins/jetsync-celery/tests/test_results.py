@@ -1,0 +1,135 @@
+"""
+The result backend: no result is overwritten, large ones are kept, and parts count once.
+"""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from celery import Celery, Signature
+from celery.app.task import Context
+
+from jetsync_celery import JetStreamBackend
+from jetsync_celery.chords import Parts, part_of
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def backend(url):
+    """
+    A result backend.
+    """
+    with Celery("test", broker=url, backend=url, set_as_current=False) as app:
+        yield app.backend
+        app.backend.values.close()
+
+
+def test_a_url_chooses_the_backend(backend):
+    """
+    Celery finds the backend by the scheme of the URL.
+    """
+    assert isinstance(backend, JetStreamBackend)
+
+
+def test_a_success_is_never_replaced(backend):
+    """
+    The failure of a worker that was thought dead does not replace the success of another.
+    """
+    backend.store_result("a", 1, "SUCCESS")
+    backend.store_result("a", ValueError("late"), "FAILURE")
+
+    assert backend.get_task_meta("a", cache=False)["result"] == 1
+
+
+def test_other_states_are_replaced(backend):
+    """
+    A task that has started, or is retried, gets its later states.
+    """
+    backend.store_result("a", None, "STARTED")
+    backend.store_result("a", ValueError("first"), "RETRY")
+    backend.store_result("a", 3, "SUCCESS")
+
+    assert backend.get_state("a") == "SUCCESS"
+
+
+def test_results_of_any_size_and_ids_of_any_text(backend):
+    """
+    Results above the size of a message are kept, and ids may have characters that keys have not.
+    """
+    large = "x" * 3_000_000
+    backend.store_result("größer als: 1 MB", large, "SUCCESS")
+
+    assert backend.get_result("größer als: 1 MB") == large
+
+
+def test_forgotten_results_are_gone(backend):
+    """
+    `forget` removes a result.
+    """
+    backend.store_result("a", 1, "SUCCESS")
+    backend.forget("a")
+
+    assert backend.get_state("a") == "PENDING"
+
+
+def test_a_part_of_a_chord_that_ran_twice_counts_once(backend):
+    """
+    A part counts once however often it runs, and its body is started once.
+    """
+    key = backend.get_key_for_chord("group")
+    for _ in range(3):
+        Parts.add(backend.values, key, part_of("a", 0))
+    parts = Parts.add(backend.values, key, part_of("b", 1))
+
+    assert len(parts.done) == 2
+    assert not parts.is_closed
+
+    Parts.close(backend.values, key)
+    assert Parts.add(backend.values, key, part_of("b", 1)).is_closed
+
+
+def test_a_chord_raises_the_error_of_its_part(backend):
+    """
+    Not the error that the body has because of that, as with Celery's other backends.
+    """
+    app = backend.app
+    part = app.AsyncResult("part")
+    body = app.AsyncResult("body", parent=app.GroupResult("header", [part]))
+
+    watch = backend.values.watch
+
+    def watch_and_fail(keys):
+        found = watch(keys)
+        backend.store_result("part", KeyError("part"), "FAILURE")
+        backend.store_result("body", ValueError("body"), "FAILURE")
+        return found
+
+    with (
+        mock.patch.object(backend.values, "watch", watch_and_fail),
+        pytest.raises(KeyError),
+    ):
+        body.get(timeout=20)
+
+
+def test_a_chord_waits_for_parts_that_were_added(backend):
+    """
+    A part may add another one; the body gets the values in the order of the parts, and once.
+    """
+    bodies = []
+
+    @backend.app.task
+    def body(values):
+        """Take the values."""
+
+    backend.apply_chord(("header", [backend.app.AsyncResult(name) for name in "ab"]), None)
+    backend.set_chord_size("header", 2)
+    backend.add_to_chord("header", None)
+    returned = [("b", 1), ("a", 0), ("b", 1), ("c", None)]
+    with mock.patch.object(Signature, "delay", lambda _, values: bodies.append(values)):
+        for name, index in [*returned, *returned]:
+            request = Context(id=name, group="header", group_index=index, chord=body.s())
+            backend.on_chord_part_return(request, "SUCCESS", name)
+
+    assert bodies == [["a", "b", "c"]]

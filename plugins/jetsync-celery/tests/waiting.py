@@ -1,0 +1,16 @@
+"""
+Helpers of several test files.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """
+    Return a port of this machine where nothing listens.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
