@@ -93,7 +93,7 @@ def test_a_member_waits_until_it_is_added(group, publish, handler):
         assert not consumption.is_active
         group.add_members("a")
         handler.wait_count(1)
-        assert consumption.partitions == (0, 1, 2, 3)
+        until(lambda: consumption.partitions == (0, 1, 2, 3))
 
 
 def test_a_change_waits_for_the_running_handler(group, publish, handler, another):
