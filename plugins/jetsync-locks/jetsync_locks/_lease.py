@@ -5,7 +5,6 @@ The common base of locks and semaphores: a lease that is acquired, renewed and r
 from __future__ import annotations
 
 import os
-import secrets
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,7 @@ from jetsync_locks._settings import (
     settings_of,
     timeout_of,
 )
-from jetsync_locks._ticket import MARKER_TTL, Ticket
+from jetsync_locks._ticket import Ticket
 from jetsync_locks._turn import READING, Turn
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ class Lease:
         self._settings = settings_of(lease, margin, on_lost)
         self._timeout = timeout_of(timeout)
         self._prefix = f"{kind}.{name}"
-        self._key = f"{self._prefix}.{secrets.token_hex(8)}"
         self._lock = jetsync.interrupt_safe_lock()
         self._is_checked = False
         self._is_cancelled = False
@@ -215,7 +213,9 @@ class Lease:
         while True:
             if self._is_cancelled:
                 raise AcquireCancelledError(self._name)
-            ticket = self._new_ticket()
+            ticket = Ticket(
+                self._bucket, self._prefix, self._name, self._settings, limit=self._limit
+            )
             turn = Turn(self._bucket, f"{self._prefix}.*", ticket, self._limit)
             try:
                 self._enter(ticket)
@@ -295,15 +295,6 @@ class Lease:
         if not self._is_checked:
             check_bucket(self._bucket, self._settings.lease)
             self._is_checked = True
-
-    def _new_ticket(self) -> Ticket:
-        before, last = self._ticket, 0
-        # A marker that has expired by now would cost another round trip.
-        if before is not None and now() - before.marked < MARKER_TTL / 2:
-            last = before.marker
-        return Ticket(
-            self._bucket, self._key, self._name, self._settings, limit=self._limit, last=last
-        )
 
     def _enter(self, ticket: Ticket) -> None:
         """

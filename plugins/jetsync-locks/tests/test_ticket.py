@@ -59,12 +59,12 @@ class Script:
         return self._answer(f"purge {last}")
 
 
-def started(script: Script, *, margin: float = 1.0, last: int = 0) -> Ticket:
+def started(script: Script, *, margin: float = 1.0) -> Ticket:
     """
     Return a ticket whose thread runs.
     """
     settings = Settings(lease=10, margin=margin, on_lost=None)
-    ticket = Ticket(script, "lock.a.k", "a", settings, limit=1, last=last)
+    ticket = Ticket(script, "lock.a", "a", settings, limit=1)
     ticket.start()
     return ticket
 
@@ -73,14 +73,11 @@ def started(script: Script, *, margin: float = 1.0, last: int = 0) -> Ticket:
     ("answers", "calls", "number"),
     [
         ([5], ["update 0"], 5),
-        # The marker of an earlier use has expired, or there is a later one.
-        ([refused(3), 5], ["update 0", "update 3"], 5),
-        ([refused(None), 5], ["update 0", "update 0"], 5),
         # The answer was lost, and the ticket is stored.
         ([UNKNOWN, refused(7), 7], ["update 0", "update 0", "get"], 7),
-        # The answer was lost, and the ticket is not stored: there is a marker.
-        ([UNKNOWN, refused(3), 0, 5], ["update 0", "update 0", "get", "update 3"], 5),
-        # The leader does not say whose value it is, so it must not be replaced.
+        # The answer was lost, and the ticket was not stored.
+        ([UNKNOWN, 5], ["update 0", "update 0"], 5),
+        # The leader does not say whether it is stored.
         (
             [UNKNOWN, refused(7), LATE, refused(7), 7],
             ["update 0", "update 0", "get", "update 0", "get"],
@@ -99,6 +96,18 @@ def test_the_first_write_is_repeated_until_it_is_known(answers, calls, number):
     ticket.end()
     assert ticket.wait_over(20)
     assert script.calls[-1] == f"purge {number}"
+
+
+def test_a_ticket_that_expires_before_it_is_known_is_given_up():
+    """
+    If the key has a marker, an earlier attempt was stored and has expired. The key is not used
+    again.
+    """
+    script = Script(UNKNOWN, refused(7), 0, 0)
+    ticket = started(script)
+    assert ticket.wait_stored(20) is False
+    assert ticket.wait_over(20)
+    assert script.calls == ["update 0", "update 0", "get", "get"]
 
 
 def test_an_error_that_lasts_is_raised():
