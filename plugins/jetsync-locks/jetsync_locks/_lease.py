@@ -45,7 +45,7 @@ GIVING_UP: Final = 1.0
 
 # The ticket that holds each exclusive lock in this process, to recognise a thread that would wait
 # for itself.
-_held: dict[tuple[object, ...], weakref.ref[Ticket]] = {}
+_held: weakref.WeakValueDictionary[tuple[object, ...], Ticket] = weakref.WeakValueDictionary()
 
 
 class Lease:
@@ -301,8 +301,7 @@ class Lease:
         Start a ticket, unless this object or its thread has one.
         """
         if self._limit == 1:
-            reference = _held.get(self._place)
-            other = None if reference is None else reference()
+            other = _held.get(self._place)
             if (
                 other is not None
                 and other.pid == ticket.pid
@@ -336,5 +335,5 @@ class Lease:
         if not ticket.is_valid:
             return False
         if self._limit == 1:
-            _held[self._place] = weakref.ref(ticket)
+            _held[self._place] = ticket
         return True

@@ -291,11 +291,11 @@ class Ticket:
                 self._unsure = True
                 found = self._stored_before()
                 if found is None:
+                    if now() - sent > self._settings.lease:
+                        # It has expired, and a key is not used again.
+                        return
                     wait_for(self._inbox, next(pause))
                     continue
-                if not found:
-                    # It has expired since.
-                    return
                 revision = found
             except TRANSIENT as error:
                 if isinstance(error.__cause__, jetsync.PermissionDeniedError):
@@ -312,14 +312,13 @@ class Ticket:
 
     def _stored_before(self) -> int | None:
         """
-        Return the revision of this ticket, 0 if the key has no value, or None if the server does
-        not answer.
+        Return the revision of this ticket, or None if the leader does not know one.
         """
         try:
             entry = self._look()
         except TRANSIENT:
             return None
-        return 0 if entry is None else entry.revision
+        return None if entry is None else entry.revision
 
     def _adopt(self, revision: int, sent: float) -> None:
         """
@@ -354,6 +353,9 @@ class Ticket:
             # Otherwise the next in the queue would have to read all of it.
             with contextlib.suppress(_GoneError):
                 self._renew()
+        if self.lost.is_set():
+            # A release has noticed it before this thread.
+            self._lose(self.reason)
 
     def _renew(self) -> None:
         """
@@ -429,7 +431,7 @@ class Ticket:
         """
         self.reason = reason
         self.lost.announce()
-        if not self.acquired:
+        if not self._holds:
             return
         _logger.warning("A lease was lost", name=self.name, fence=self.number, reason=reason)
         if self._settings.on_lost is not None:
@@ -451,10 +453,12 @@ class Ticket:
             try:
                 if self._unsure:
                     entry = self._look()
-                    if entry is None:
+                    if entry is None and self._is_stored:
                         self.confirmed = True
                         return
-                    self._revision, self._unsure = entry.revision, False
+                    # Without an entry, the marker keeps a first write from being stored later.
+                    self._revision = 0 if entry is None else entry.revision
+                    self._unsure = False
                 self._bucket.purge(
                     self.key,
                     ttl=MARKER_TTL,

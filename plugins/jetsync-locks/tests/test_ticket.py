@@ -59,11 +59,11 @@ class Script:
         return self._answer(f"purge {last}")
 
 
-def started(script: Script, *, margin: float = 1.0) -> Ticket:
+def started(script: Script, *, margin: float = 1.0, lease: int = 10) -> Ticket:
     """
     Return a ticket whose thread runs.
     """
-    settings = Settings(lease=10, margin=margin, on_lost=None)
+    settings = Settings(lease=lease, margin=margin, on_lost=None)
     ticket = Ticket(script, "lock.a", "a", settings, limit=1)
     ticket.start()
     return ticket
@@ -103,11 +103,44 @@ def test_a_ticket_that_expires_before_it_is_known_is_given_up():
     If the key has a marker, an earlier attempt was stored and has expired. The key is not used
     again.
     """
-    script = Script(UNKNOWN, refused(7), 0, 0)
-    ticket = started(script)
+    script = Script(UNKNOWN, *[refused(7), 0] * 100)
+    ticket = started(script, lease=1)
     assert ticket.wait_stored(20) is False
+    ticket.end()
+    assert script.calls[:5] == ["update 0", "update 0", "get", "update 0", "get"]
+
+
+def test_a_ticket_that_may_be_stored_later_is_kept_from_it():
+    """
+    If the first write has no answer and the key has no value, a marker is written: a write that
+    arrives after it is refused.
+    """
+    script = Script(LATE, LATE, 0, 8)
+    ticket = started(script)
+    eventually(lambda: script.calls)
+    ticket.end()
     assert ticket.wait_over(20)
-    assert script.calls == ["update 0", "update 0", "get", "get"]
+    assert script.calls[-2:] == ["get", "purge 0"]
+
+
+def test_an_event_stays_set_after_a_release():
+    """
+    If a release is the first to notice that the lease is lost, the event stays set, and `on_lost`
+    is called.
+    """
+    lost = []
+    settings = Settings(lease=10, margin=0.0, on_lost=lost.append)
+    ticket = Ticket(Script(5, 6), "lock.a", "a", settings, limit=1)
+    ticket.start()
+    assert ticket.wait_stored(20)
+    ticket.hold(renew=False)
+    # As after a stop of the process: the thread has not run yet.
+    ticket._valid_until = 0.0
+    assert not ticket.is_valid
+    ticket.end()
+    assert ticket.wait_over(20)
+    assert ticket.lost.is_set()
+    assert len(lost) == 1
 
 
 def test_an_error_that_lasts_is_raised():
