@@ -226,6 +226,9 @@ class Ticket:
         """
         Wait until the ticket is withdrawn; return whether the server has confirmed it.
         """
+        if threading.current_thread() is self._thread:
+            # The function on_lost has called this. The thread continues when it returns.
+            return False
         until = now() + timeout
         while not self._over and self._thread.ident is not None:
             left = until - now()
