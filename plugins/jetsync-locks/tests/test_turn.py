@@ -18,13 +18,13 @@ MINE = "lock.a.mine"
 NO_ANSWER = jetsync.RequestTimeoutError("$JS.API", 1.0)
 
 
-def stored(key: str, number: int, *, has_ended: bool = False) -> jetsync.StoredMessage:
+def stored(key: str, revision: int, *, has_ended: bool = False, **fields: object):
     """
     Return the message of a ticket, or its marker.
     """
-    data = b"" if has_ended else json.dumps({"lease": 10}).encode()
+    data = b"" if has_ended else json.dumps({"lease": 10, **fields}).encode()
     time = dt.datetime.now(dt.timezone.utc)
-    return jetsync.StoredMessage("KV_b", f"$KV.b.{key}", number, time, data=data)
+    return jetsync.StoredMessage("KV_b", f"$KV.b.{key}", revision, time, data=data)
 
 
 class Stream:
@@ -137,6 +137,15 @@ def test_tickets_that_only_a_replica_has_are_not_waited_for(turn, stream):
     stream.lists = [[MINE, "lock.a.1"], [MINE]]
     stream.replica = {"lock.a.1": stored("lock.a.1", 5)}
     assert [read(turn), read(turn)] == [[5], []]
+
+
+def test_a_ticket_that_was_renewed_keeps_its_number(turn, stream):
+    """
+    The first revision of a key orders tickets, not the one that is read.
+    """
+    stream.lists = [[MINE, "lock.a.1"]]
+    stream.replica = {"lock.a.1": stored("lock.a.1", 50, ticket=5)}
+    assert read(turn) == [5]
 
 
 def test_later_tickets_do_not_count_and_are_not_read_again(turn, stream):
