@@ -379,16 +379,18 @@ def test_a_client_that_gives_up_ends_the_member_with_an_error(orders, group, han
     """
     If the client cannot connect again, the consumption ends with this error.
     """
-    with DevServer() as server:
-        client = jetsync.connect(server.url, reconnect_wait=0.02, max_reconnects=1)
+    with (
+        DevServer() as server,
+        jetsync.connect(server.url, reconnect_wait=0.02, max_reconnects=1) as client,
+    ):
         stream = client.jetstream().create_stream("S", subjects=["s.*"], storage="memory")
         mine = create_elastic_group(stream, "g", max_members=1)
         mine.add_members("a")
         consumption = join(mine, "a", handler)
         until(lambda: consumption.is_active)
-    assert consumption.wait(timeout=30)
-    assert isinstance(consumption.error, jetsync.ConnectionClosedError)
-    client.close()
+        server.stop()
+        assert consumption.wait(timeout=30)
+        assert isinstance(consumption.error, jetsync.ConnectionClosedError)
 
 
 def test_a_member_continues_after_lost_connections(nats_server, orders, group, publish, handler):

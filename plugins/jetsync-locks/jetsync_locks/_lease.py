@@ -5,7 +5,6 @@ The common base of locks and semaphores: a lease that is acquired, renewed and r
 from __future__ import annotations
 
 import os
-import secrets
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,7 @@ from jetsync_locks._settings import (
     settings_of,
     timeout_of,
 )
-from jetsync_locks._ticket import MARKER_TTL, Ticket
+from jetsync_locks._ticket import Ticket
 from jetsync_locks._turn import READING, Turn
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ GIVING_UP: Final = 1.0
 
 # The ticket that holds each exclusive lock in this process, to recognise a thread that would wait
 # for itself.
-_held: dict[tuple[object, ...], weakref.ref[Ticket]] = {}
+_held: weakref.WeakValueDictionary[tuple[object, ...], Ticket] = weakref.WeakValueDictionary()
 
 
 class Lease:
@@ -97,7 +96,6 @@ class Lease:
         self._settings = settings_of(lease, margin, on_lost)
         self._timeout = timeout_of(timeout)
         self._prefix = f"{kind}.{name}"
-        self._key = f"{self._prefix}.{secrets.token_hex(8)}"
         self._lock = jetsync.interrupt_safe_lock()
         self._is_checked = False
         self._is_cancelled = False
@@ -215,7 +213,9 @@ class Lease:
         while True:
             if self._is_cancelled:
                 raise AcquireCancelledError(self._name)
-            ticket = self._new_ticket()
+            ticket = Ticket(
+                self._bucket, self._prefix, self._name, self._settings, limit=self._limit
+            )
             turn = Turn(self._bucket, f"{self._prefix}.*", ticket, self._limit)
             try:
                 self._enter(ticket)
@@ -296,22 +296,12 @@ class Lease:
             check_bucket(self._bucket, self._settings.lease)
             self._is_checked = True
 
-    def _new_ticket(self) -> Ticket:
-        before, last = self._ticket, 0
-        # A marker that has expired by now would cost another round trip.
-        if before is not None and now() - before.marked < MARKER_TTL / 2:
-            last = before.marker
-        return Ticket(
-            self._bucket, self._key, self._name, self._settings, limit=self._limit, last=last
-        )
-
     def _enter(self, ticket: Ticket) -> None:
         """
         Start a ticket, unless this object or its thread has one.
         """
         if self._limit == 1:
-            reference = _held.get(self._place)
-            other = None if reference is None else reference()
+            other = _held.get(self._place)
             if (
                 other is not None
                 and other.pid == ticket.pid
@@ -345,5 +335,5 @@ class Lease:
         if not ticket.is_valid:
             return False
         if self._limit == 1:
-            _held[self._place] = weakref.ref(ticket)
+            _held[self._place] = ticket
         return True

@@ -50,7 +50,9 @@ class Lost:
         """
         Return whether the lease is lost.
         """
-        return self._flag or self._is_over()
+        # It stays set after a release, which ends the lease that `_is_over` judges.
+        self._flag = self._flag or self._is_over()
+        return self._flag
 
     def wait(self, timeout: Seconds | None = None) -> bool:
         """

@@ -47,9 +47,6 @@ class Record:
     holder: str
     """Host, process and thread, for people."""
 
-    nonce: str
-    """Identifies the ticket, so that a write with an unknown outcome can be recognised."""
-
     lease: int
     """The time-to-live in seconds."""
 
@@ -85,12 +82,6 @@ class Rival:
     key: str
     """The key."""
 
-    revision: int
-    """The revision that was read."""
-
-    nonce: str = attrs.field(order=False)
-    """Identifies the ticket."""
-
     lease: int = attrs.field(order=False)
     """Its time-to-live in seconds."""
 
@@ -110,8 +101,6 @@ def rival_of(entry: Entry) -> Rival:
         return Rival(
             int(fields.get("ticket") or entry.revision),
             entry.key,
-            entry.revision,
-            str(fields["nonce"]),
             int(fields["lease"]),
             bool(fields.get("holds")),
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetsync_locks._errors import LeaseLostError
 from jetsync_locks._lost import Lost
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Term:
         self._lease = lease
         self._is_stopping = False
         self._fence = lease.fence
-        held = lease.lost
+        self._held = held = lease.lost
         self._lost = Lost(lambda: self._is_stopping or held.is_set(), after=held)
 
     def __repr__(self) -> str:
@@ -54,6 +55,9 @@ class Term:
             LeaseLostError: The lease is lost.
             NotHeldError: The function has returned.
         """
+        if self._held.is_set():
+            # Also if this program leads again, with another lease.
+            raise LeaseLostError(self._lease.name, fence=self._fence, reason="the term is over")
         self._lease.check()
 
     def stop(self) -> None:

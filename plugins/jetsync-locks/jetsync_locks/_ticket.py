@@ -2,8 +2,8 @@
 A ticket: a place in the queue of a lock, which a background thread writes, renews and removes.
 
 All writes are made by the ticket's own thread, so Ctrl-C in the thread that uses the lock cannot
-interrupt one. A write is conditional on the last revision of the key. So a ticket that has ended
-cannot come back, and a repeated write is not stored twice.
+interrupt one. A write is conditional on the last revision of the key, and each ticket has a key of
+its own. So a ticket that has ended cannot come back, and a repeated write is not stored twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jetsync
 from jetsync_locks._clock import now
 from jetsync_locks._errors import LeaseLostError
 from jetsync_locks._lost import Lost, wait_for
-from jetsync_locks._record import Record, rival_of
+from jetsync_locks._record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ a queue returns the markers, so they should not be kept long.
 
 SPACING: Final = 0.5
 """
-Seconds between the answer to a write of a ticket and its next renewal, for all programs. It is less
-than a third of the shortest lease. See `Turn` for why a reader relies on it.
+Seconds between the answer to a write of a ticket and its next renewal, also the one that tells the
+next in the queue that this ticket holds. Shorter uses of a lock save this write.
 """
 
 FIRST_PAUSE: Final = 0.05
@@ -100,25 +100,20 @@ class Ticket:
     def __init__(
         self,
         bucket: KeyValue,
-        key: str,
+        prefix: str,
         name: str,
         settings: Settings,
         *,
         limit: int,
-        last: int,
     ) -> None:
         self.pid: Final = os.getpid()
         self.owner: Final = threading.current_thread()
         """The thread that acquires the lock."""
-        self.key: Final = key
+        self.key: Final = f"{prefix}.{secrets.token_hex(8)}"
+        """The key, which no other ticket uses, before or after."""
         self.name: Final = name
         self.number = 0
         """The first revision of the key, which orders tickets. 0 until it is known."""
-        self.marker = last
-        """The revision that the key has without a value, as far as it is known."""
-        self.marked = 0.0
-        """When the marker was written."""
-        self.nonce: Final = secrets.token_hex(8)
         self.lost: Final = Lost(self._is_expired)
         self.acquired = False
         """Whether a caller has the lock and has not released it."""
@@ -130,7 +125,6 @@ class Ticket:
         self._settings: Final = settings
         self._record = Record(
             holder=f"{os.uname().nodename if hasattr(os, 'uname') else 'host'}:{self.pid}",
-            nonce=self.nonce,
             lease=settings.lease,
             limit=limit,
         )
@@ -153,7 +147,9 @@ class Ticket:
         self._is_stored = False
         self._error: BaseException | None = None
         self._watches: list[Watch] = []
-        self._thread = threading.Thread(target=self._main, name=f"jetsync-locks {key}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._main, name=f"jetsync-locks {self.key}", daemon=True
+        )
 
     # Called by the thread that uses the lock
 
@@ -230,6 +226,9 @@ class Ticket:
         """
         Wait until the ticket is withdrawn; return whether the server has confirmed it.
         """
+        if threading.current_thread() is self._thread:
+            # The function on_lost has called this. The thread continues when it returns.
+            return False
         until = now() + timeout
         while not self._over and self._thread.ident is not None:
             left = until - now()
@@ -277,7 +276,6 @@ class Ticket:
         """
         Write the ticket for the first time, as often as it takes.
         """
-        last: int = self.marker
         pause = pauses()
         sent = 0.0
         while not self._ending:
@@ -287,19 +285,19 @@ class Ticket:
                 revision = self._bucket.update(
                     self.key,
                     self._record.encode(),
-                    last=last,
+                    last=0,
                     ttl=self._settings.lease,
                     timeout=self._settings.attempt,
                 )
-            except jetsync.WrongLastRevisionError as error:
-                found = self._stored_before() if self._unsure else 0
-                if not found:
-                    # No other object uses the key, so another value is what this one left behind.
-                    # If it is unknown whether the value is this ticket, it must not be replaced.
-                    if found is not None and error.last_sequence is not None:
-                        last = error.last_sequence
-                    else:
-                        wait_for(self._inbox, next(pause))
+            except jetsync.WrongLastRevisionError:
+                # An earlier attempt was stored, or will be in a moment.
+                self._unsure = True
+                found = self._stored_before()
+                if found is None:
+                    if now() - sent > self._settings.lease:
+                        # It has expired, and a key is not used again.
+                        return
+                    wait_for(self._inbox, next(pause))
                     continue
                 revision = found
             except TRANSIENT as error:
@@ -317,14 +315,13 @@ class Ticket:
 
     def _stored_before(self) -> int | None:
         """
-        Return the revision of this ticket if an attempt has stored it, 0 if none has, or None if
-        the server does not answer.
+        Return the revision of this ticket, or None if the leader does not know one.
         """
         try:
             entry = self._look()
         except TRANSIENT:
             return None
-        return entry.revision if entry is not None and rival_of(entry).nonce == self.nonce else 0
+        return None if entry is None else entry.revision
 
     def _adopt(self, revision: int, sent: float) -> None:
         """
@@ -359,6 +356,9 @@ class Ticket:
             # Otherwise the next in the queue would have to read all of it.
             with contextlib.suppress(_GoneError):
                 self._renew()
+        if self.lost.is_set():
+            # A release has noticed it before this thread.
+            self._lose(self.reason)
 
     def _renew(self) -> None:
         """
@@ -413,7 +413,7 @@ class Ticket:
         except jetsync.JetSyncError:
             self._unsure = True
             return None
-        if entry is None or rival_of(entry).nonce != self.nonce:
+        if entry is None:
             raise _GoneError("the server has removed it")
         if entry.revision == self._revision:
             # Refused because of an earlier attempt that is not stored yet.
@@ -434,7 +434,7 @@ class Ticket:
         """
         self.reason = reason
         self.lost.announce()
-        if not self.acquired:
+        if not self._holds:
             return
         _logger.warning("A lease was lost", name=self.name, fence=self.number, reason=reason)
         if self._settings.on_lost is not None:
@@ -456,17 +456,19 @@ class Ticket:
             try:
                 if self._unsure:
                     entry = self._look()
-                    if entry is None or rival_of(entry).nonce != self.nonce:
+                    if entry is None and self._is_stored:
                         self.confirmed = True
                         return
-                    self._revision, self._unsure = entry.revision, False
-                self.marker = self._bucket.purge(
+                    # Without an entry, the marker keeps a first write from being stored later.
+                    self._revision = 0 if entry is None else entry.revision
+                    self._unsure = False
+                self._bucket.purge(
                     self.key,
                     ttl=MARKER_TTL,
                     last=self._revision,
                     timeout=self._settings.attempt,
                 )
-                self.marked, self.confirmed = now(), True
+                self.confirmed = True
                 return
             except FINAL:
                 return

@@ -1,13 +1,12 @@
 """
 Waiting for the turn of a ticket.
 
-A ticket has its turn when fewer than `limit` tickets with lower numbers are left. It reads the
-queue, and then watches the tickets just before it, so a release wakes `limit` waiters at most.
+A ticket has its turn when fewer than `limit` tickets with lower numbers are left. It asks the
+leader which keys there are, and then watches the tickets just before it, so a release wakes `limit`
+waiters at most.
 
-Servers up to 2.14.5 leave a key out of an answer if it changes in the moment between two steps of
-the read: its old revision is gone, and its new one is too late. So before it holds, a ticket reads
-the queue twice. Both answers can only lack a ticket that was renewed in both moments. This is
-impossible if both reads together take less than the time that programs leave between two renewals.
+The list of keys is one step on the server. A replica does not have to be asked whether a ticket is
+left: one that was down may lack tickets that exist, and keep others that ended long ago.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import jetsync
 from jetsync_locks._clock import now
 from jetsync_locks._lost import SLICE
 from jetsync_locks._record import rival_of
-from jetsync_locks._ticket import SPACING, TRANSIENT, pauses
+from jetsync_locks._ticket import TRANSIENT, pauses
 
 if TYPE_CHECKING:
     from jetsync import Entry, KeyValue
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 READING: Final = 5.0
 """Maximum seconds for one read."""
+
+REPLICA: Final = 1.0
+"""Maximum seconds for the answer of a replica, if the leader can be asked as well."""
 
 LATE: Final = 1.0
 """Seconds after the end of another ticket's lease, at which its marker is overdue."""
@@ -45,6 +47,12 @@ class Turn:
         self._pattern = pattern
         self._ticket = ticket
         self._limit = limit
+        self._stream = bucket.stream
+        self._root = f"$KV.{bucket.bucket}."
+        # The lower tickets by key; None until they were read once. Later there are only fewer.
+        self._lower: dict[str, Rival] | None = None
+        # Whether a watch has waited for a ticket for longer than its lease.
+        self._is_overdue = False
         self.waited = False
         """Whether other tickets came before this one."""
         self.reason = "the server did not answer"
@@ -61,16 +69,12 @@ class Turn:
         """
         pause = pauses(0.005)
         while self._ticket.is_valid:
+            lower = None
             try:
-                begin = now()
-                lower = self._lower(until)
-                if lower is not None and len(lower) < self._limit:
-                    lower = self._lower(until)
-                    if lower is not None and len(lower) < self._limit:
-                        if now() - begin < SPACING:
-                            return True
-                        lower, self.reason = None, f"two reads took longer than {SPACING} s"
+                lower = self._read(until)
                 if lower is not None:
+                    if len(lower) < self._limit:
+                        return True
                     self.reason = f"held by others ({len(lower)} before this one)"
                     self.waited = True
                     if now() >= until:
@@ -79,10 +83,7 @@ class Turn:
                         return True
                     # Another ticket has gone, and the rest has to be read again.
                     pause = pauses(0.005)
-            except TRANSIENT as error:
-                self.reason = str(error)
-                lower = None
-            except jetsync.HandleClosedError as error:
+            except (*TRANSIENT, jetsync.HandleClosedError) as error:
                 self.reason = str(error)
                 lower = None
             if now() >= until:
@@ -91,23 +92,65 @@ class Turn:
                 time.sleep(min(next(pause), max(until - now(), 0.0)))
         return False
 
-    def _lower(self, until: float) -> list[Rival] | None:
+    def _read(self, until: float) -> list[Rival] | None:
         """
-        Read the tickets with lower numbers, in order; None if a replica does not know ours yet.
-
-        A replica that has our ticket also has every earlier one that has not ended, because it
-        stores the changes of a stream in order.
+        Return the lower tickets that are left, in order; None if this is not known.
         """
-        ticket = self._ticket
         timeout = min(READING, until - now()) if until > now() else READING
-        entries = self._bucket.get_many(self._pattern, timeout=timeout)
-        mine = entries.pop(ticket.key, None)
-        if mine is None or rival_of(mine).nonce != ticket.nonce:
-            self.reason = "a replica is behind"
+        try:
+            info = self._stream.info(subjects_filter=self._root + self._pattern, timeout=timeout)
+        except jetsync.StreamNotFoundError as error:
+            raise jetsync.BucketNotFoundError(self._bucket.bucket) from error
+        if info.cluster is not None and not info.cluster.leader:
+            # Then any replica answers.
+            self.reason = "the bucket has no leader"
             return None
-        return sorted(
-            rival for rival in map(rival_of, entries.values()) if rival.number < ticket.number
-        )
+        left = {subject.removeprefix(self._root) for subject in info.state.subjects}
+        if self._ticket.key not in left:
+            self.reason = "the leader does not list the ticket (does the bucket have a codec?)"
+            return None
+        left.discard(self._ticket.key)
+        if self._lower is not None:
+            left &= self._lower.keys()
+        found = self._resolve(left, timeout)
+        if found is None:
+            self.reason = "a ticket has gone during the read"
+            return None
+        self._lower = {rival.key: rival for rival in found if rival.number < self._ticket.number}
+        return sorted(self._lower.values())
+
+    def _resolve(self, keys: set[str], timeout: float) -> list[Rival] | None:
+        """
+        Return the tickets that have a value; None if a key has gone.
+
+        Any replica may answer, because keys are not used again: a marker is the end, and a value
+        has the number. If the value is old, the watch says whether the ticket has ended. The leader
+        is asked for keys that the replica does not know, and after a watch that said nothing.
+        """
+        messages = {}
+        if keys and not self._is_overdue:
+            # A replica that is stopped does not answer.
+            with contextlib.suppress(*TRANSIENT):
+                batch = self._stream.get_last_for(
+                    [self._root + key for key in keys], reread=True, timeout=min(timeout, REPLICA)
+                )
+                messages = {message.subject: message for message in batch}
+        rivals = []
+        for key in keys:
+            subject = self._root + key
+            try:
+                message = messages.get(subject) or self._stream.get_last(
+                    subject, direct=False, timeout=timeout
+                )
+            except jetsync.MessageNotFoundError:
+                return None
+            if message.data:
+                entry = jetsync.Entry(
+                    self._bucket.bucket, key, message.data, message.sequence, message.timestamp
+                )
+                rivals.append(rival_of(entry))
+        self._is_overdue = False
+        return rivals
 
     def _watch(self, lower: list[Rival], until: float) -> bool:
         """
@@ -142,23 +185,26 @@ class Turn:
         is_next = False
         expected = {}
         for entry in watch.initial(timeout=READING):
-            rival = before[entry.key]
-            if _has_ended(entry, rival):
+            if entry.is_deleted:
                 return is_next
-            expected[entry.key] = now() + rival.lease + LATE
+            expected[entry.key] = now() + before[entry.key].lease + LATE
             is_next = is_next or self._is_next(entry)
         if expected.keys() != before.keys():
-            # It has ended, and its marker has expired. Or the answer is old.
+            # It has ended, and its marker has expired. Or the replica of the watch is behind.
+            self._is_overdue = True
             return False
         while self._ticket.is_valid:
             at = now()
-            if at >= until or at >= min(expected.values()):
+            if at >= until:
+                return False
+            if at >= min(expected.values()):
+                self._is_overdue = True
                 return False
             wait = min(until, *expected.values()) - at
             changed = watch.next(timeout=min(wait, SLICE))
             if changed is None:
                 continue
-            if _has_ended(changed, before[changed.key]):
+            if changed.is_deleted:
                 return is_next
             expected[changed.key] = now() + before[changed.key].lease + LATE
             is_next = is_next or self._is_next(changed)
@@ -168,15 +214,4 @@ class Turn:
         """
         Return whether all tickets before the one of an entry have ended, because it holds.
         """
-        return self._limit == 1 and not entry.is_deleted and rival_of(entry).holds
-
-
-def _has_ended(entry: Entry, rival: Rival) -> bool:
-    """
-    Return whether an entry proves that a ticket has ended.
-
-    A watch may begin with entries that are older than what was read before.
-    """
-    if entry.revision <= rival.revision:
-        return False
-    return entry.is_deleted or rival_of(entry).nonce != rival.nonce
+        return self._limit == 1 and rival_of(entry).holds

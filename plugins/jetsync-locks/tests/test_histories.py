@@ -2,7 +2,8 @@
 Programs that are killed, stopped and cut off never hold a lock at the same time.
 
 ``JETSYNC_LOCKS_SECONDS`` is the length of the long run in seconds (480), ``JETSYNC_LOCKS_SERVERS``
-the number of servers (3), and ``JETSYNC_LOCKS_SEED`` chooses the faults.
+the number of servers (3), and ``JETSYNC_LOCKS_SEED`` chooses the faults. ``JETSYNC_LOCKS_LONG`` is
+the share of uses that last longer than the lease, in percent (2): only these can be lost.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Campaign:
             "hot": 0.25,
             "threads": 2,
             "stop": str(self.stop_file),
-            "long": 0.2,
+            "long": float(os.environ.get("JETSYNC_LOCKS_LONG", "2")),
         }
         path = str(self.folder / f"program-{number:03}")
         urls = [proxy.url for proxy in self.proxies[place]]

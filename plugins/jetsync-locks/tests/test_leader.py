@@ -55,12 +55,14 @@ class TestLeader:
 
     def test_a_leader_that_lost_its_lease_leads_again(self, bucket):
         """
-        If the lease is lost, `term.lost` is set, and the program waits for another term.
+        If the lease is lost, `term.lost` is set, and the program waits for another term. The old
+        term stays lost.
         """
-        fences, lost = [], []
+        fences, lost, terms = [], [], []
 
         def work(term: Term) -> str:
             fences.append(term.fence)
+            terms.append(term)
             if len(fences) == 1:
                 bucket.purge(bucket.keys()[0])
                 assert term.lost.wait(10)
@@ -68,6 +70,9 @@ class TestLeader:
                     term.check()
                 assert not term.stopping
                 return "dropped"
+            term.check()
+            with pytest.raises(LeaseLostError, match=f"fence {fences[0]} "):
+                terms[0].check()
             return "done"
 
         leader = Leader(bucket, "s", lease=LEASE, on_lost=lost.append)

@@ -109,6 +109,25 @@ def test_an_error_of_the_callback_changes_nothing(bucket, caplog):
         lock.release()
 
 
+def test_the_callback_may_release(bucket):
+    """
+    In `on_lost`, a release says at once that the lease is lost.
+    """
+    said = []
+
+    def release(_: object) -> None:
+        begin = time.monotonic()
+        with pytest.raises(LeaseLostError):
+            lock.release(timeout=60)
+        said.append(time.monotonic() - begin)
+
+    lock = Lock(bucket, "a", lease=LEASE, on_lost=release).acquire()
+    bucket.purge(bucket.keys()[0])
+    assert eventually(lambda: said)[0] < 30
+    with lock:
+        lock.check()
+
+
 def test_an_error_of_the_block_is_not_replaced(bucket):
     """
     If the block raises after the lease was lost, its own error passes.

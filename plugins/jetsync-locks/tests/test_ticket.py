@@ -11,6 +11,7 @@ import pytest
 
 import jetsync
 from jetsync.testing import eventually
+from jetsync_locks._clock import now
 from jetsync_locks._settings import Settings
 from jetsync_locks._ticket import Ticket
 
@@ -59,12 +60,12 @@ class Script:
         return self._answer(f"purge {last}")
 
 
-def started(script: Script, *, margin: float = 1.0, last: int = 0) -> Ticket:
+def started(script: Script, *, margin: float = 1.0, lease: int = 10) -> Ticket:
     """
     Return a ticket whose thread runs.
     """
-    settings = Settings(lease=10, margin=margin, on_lost=None)
-    ticket = Ticket(script, "lock.a.k", "a", settings, limit=1, last=last)
+    settings = Settings(lease=lease, margin=margin, on_lost=None)
+    ticket = Ticket(script, "lock.a", "a", settings, limit=1)
     ticket.start()
     return ticket
 
@@ -73,14 +74,11 @@ def started(script: Script, *, margin: float = 1.0, last: int = 0) -> Ticket:
     ("answers", "calls", "number"),
     [
         ([5], ["update 0"], 5),
-        # The marker of an earlier use has expired, or there is a later one.
-        ([refused(3), 5], ["update 0", "update 3"], 5),
-        ([refused(None), 5], ["update 0", "update 0"], 5),
         # The answer was lost, and the ticket is stored.
         ([UNKNOWN, refused(7), 7], ["update 0", "update 0", "get"], 7),
-        # The answer was lost, and the ticket is not stored: there is a marker.
-        ([UNKNOWN, refused(3), 0, 5], ["update 0", "update 0", "get", "update 3"], 5),
-        # The leader does not say whose value it is, so it must not be replaced.
+        # The answer was lost, and the ticket was not stored.
+        ([UNKNOWN, 5], ["update 0", "update 0"], 5),
+        # The leader does not say whether it is stored.
         (
             [UNKNOWN, refused(7), LATE, refused(7), 7],
             ["update 0", "update 0", "get", "update 0", "get"],
@@ -101,6 +99,51 @@ def test_the_first_write_is_repeated_until_it_is_known(answers, calls, number):
     assert script.calls[-1] == f"purge {number}"
 
 
+def test_a_ticket_that_expires_before_it_is_known_is_given_up():
+    """
+    If the key has a marker, an earlier attempt was stored and has expired. The key is not used
+    again.
+    """
+    script = Script(UNKNOWN, *[refused(7), 0] * 100)
+    ticket = started(script, lease=1)
+    assert ticket.wait_stored(20) is False
+    ticket.end()
+    assert script.calls[:5] == ["update 0", "update 0", "get", "update 0", "get"]
+
+
+def test_a_ticket_that_may_be_stored_later_is_kept_from_it():
+    """
+    If the first write has no answer and the key has no value, a marker is written: a write that
+    arrives after it is refused.
+    """
+    script = Script(LATE, LATE, 0, 8)
+    ticket = started(script)
+    eventually(lambda: script.calls)
+    ticket.end()
+    assert ticket.wait_over(20)
+    assert script.calls[-2:] == ["get", "purge 0"]
+
+
+def test_an_event_stays_set_after_a_release():
+    """
+    If a release is the first to notice that the lease is lost, the event stays set, and `on_lost`
+    is called.
+    """
+    lost = []
+    settings = Settings(lease=10, margin=0.0, on_lost=lost.append)
+    ticket = Ticket(Script(5, 6), "lock.a", "a", settings, limit=1)
+    ticket.start()
+    assert ticket.wait_stored(20)
+    ticket.hold(renew=False)
+    # As after a stop of the process: the thread has not run yet.
+    ticket._valid_until = 0.0
+    assert not ticket.is_valid
+    ticket.end()
+    assert ticket.wait_over(20)
+    assert ticket.lost.is_set()
+    assert len(lost) == 1
+
+
 def test_an_error_that_lasts_is_raised():
     """
     An error that another attempt cannot mend ends the ticket.
@@ -109,6 +152,27 @@ def test_an_error_that_lasts_is_raised():
     ticket = started(script)
     with pytest.raises(jetsync.BucketNotFoundError):
         ticket.wait_stored(20)
+    assert ticket.wait_over(20)
+
+
+def test_a_lease_counts_from_before_the_write_was_sent():
+    """
+    The server may have stored the ticket long before its answer arrives.
+    """
+
+    def answer() -> int:
+        threading.Event().wait(0.3)
+        return 5
+
+    script = Script(answer, answer, 7)
+    ticket = started(script)
+    assert ticket.wait_stored(20)
+    assert ticket.remaining <= 8.7
+    before = ticket._valid_until
+    ticket.hold(renew=True)
+    eventually(lambda: ticket._valid_until > before)
+    assert ticket.remaining <= 8.7
+    ticket.end()
     assert ticket.wait_over(20)
 
 
@@ -126,9 +190,12 @@ def test_an_answer_after_the_end_of_the_lease_does_not_revive_it():
     ticket = started(script, margin=8.5)
     assert ticket.wait_stored(20)
     ticket.hold(renew=True)
-    eventually(ticket.lost.is_set)
+    until = ticket._valid_until
+    # No property is read, because that would note the end.
+    eventually(lambda: now() >= until)
     late.set()
     assert ticket.wait_over(20)
+    assert ticket._valid_until == until
     assert not ticket.is_valid
     assert ticket.remaining == 0
     assert script.calls == ["update 0", "update 5", "purge 6"]
