@@ -19,11 +19,9 @@ from __future__ import annotations
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from jetsync_celery.results import JetStreamBackend
-from jetsync_celery.settings import Settings
-from jetsync_celery.transport import SCHEMES, Transport
+from jetsync_celery.transport import SCHEMES
 
-__all__ = ["SCHEMES", "JetStreamBackend", "Settings", "Transport"]
+__all__ = ["SCHEMES"]
 
 for _scheme in SCHEMES:
     TRANSPORT_ALIASES[_scheme] = "jetsync_celery.transport:Transport"

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery, Signature
 from celery.app.task import Context
 
-from jetsync_celery import JetStreamBackend
 from jetsync_celery.chords import Parts, part_of
+from jetsync_celery.results import JetStreamBackend
 
 pytestmark = pytest.mark.live
 
