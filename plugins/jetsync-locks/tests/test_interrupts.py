@@ -22,14 +22,18 @@ pytestmark = [
 ]
 
 
-def interrupt_when(check) -> threading.Thread:
+def interrupt_when(check, ended: threading.Event) -> threading.Thread:
     """
-    Send Ctrl-C to the main thread once a condition is met.
+    Send Ctrl-C to the main thread once a condition is met, until an event is set.
+
+    One is not enough: Python drops the exception if it arrives in a finalizer.
     """
 
     def wait() -> None:
         eventually(check)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while not ended.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            ended.wait(5)
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -45,9 +49,11 @@ def test_ctrl_c_while_waiting_leaves_the_queue(bucket, another):
     thread.start()
     thread.join()
     lock = Lock(another, "a")
-    interrupter = interrupt_when(lambda: bucket.stream.info().state.consumer_count == 1)
+    ended = threading.Event()
+    interrupter = interrupt_when(lambda: bucket.stream.info().state.consumer_count == 1, ended)
     with pytest.raises(KeyboardInterrupt):
         lock.acquire()
+    ended.set()
     interrupter.join()
     eventually(lambda: len(bucket.keys()) == 1)
     assert not lock.held
