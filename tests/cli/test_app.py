@@ -181,6 +181,7 @@ class TestMain:
 
         subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
 
+    @pytest.mark.usefixtures("own_commands")
     def test_help_lists_every_command(self, run):
         """
         The help lists each command with a line about it.
@@ -212,6 +213,7 @@ class TestMain:
 
         assert done.stdout.splitlines()[-2:] == ["[]", "False"]
 
+    @pytest.mark.usefixtures("own_commands")
     def test_every_option_and_argument_is_explained(self):
         """
         Every option of every command has a help text, and every command names its arguments in its

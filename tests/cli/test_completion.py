@@ -148,6 +148,7 @@ def arguments(command, path=""):
 
 
 class TestWords:
+    @pytest.mark.usefixtures("own_commands")
     def test_every_name_is_completed(self):
         """
         Each argument that is the name of a stream, a consumer or a bucket is completed.
