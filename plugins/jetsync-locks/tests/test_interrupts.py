@@ -22,6 +22,16 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """
+    Let SIGINT raise KeyboardInterrupt, also if the tests run in the background of a shell.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_when(check, ended: threading.Event) -> threading.Thread:
     """
     Send Ctrl-C to the main thread once a condition is met, until an event is set.
