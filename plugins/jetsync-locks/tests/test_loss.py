@@ -13,15 +13,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from holding import LEASE, hold_in_a_process
 
-import jetsync
 from jetsync.testing import eventually
 from jetsync_locks import LeaseLostError, Lock
 
 pytestmark = pytest.mark.live
-
-LEASE = 2
-"""Seconds, the shortest lease: time itself is the subject of these tests."""
 
 
 def test_the_holder_learns_of_a_partition_before_another_gets_the_lock(bucket, behind_proxy):
@@ -208,19 +205,6 @@ class TestUnknownOutcomes:
         assert lock.release(timeout=0.1) is False
         with Lock(bucket, "a", timeout=20):
             pass
-
-
-def hold_in_a_process(url, name, pipe):
-    """
-    Acquire a lock, report its fence, and then what the lock says each time the parent asks.
-    """
-    with jetsync.connect(url) as client:
-        lock = Lock(client.jetstream().key_value(name), "a", lease=LEASE).acquire()
-        pipe.send(lock.fence)
-        while pipe.recv() == "held?":
-            # The clock is read: the background thread may not have run yet.
-            pipe.send((lock.held, lock.lost.is_set()))
-        os._exit(0)
 
 
 @pytest.fixture
