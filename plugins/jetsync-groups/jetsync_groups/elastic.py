@@ -41,7 +41,7 @@ class ElasticGroup:
         self._js = jetsync.JetStream.of(stream)
         self._stream = check_name("stream", stream.name)
         self._name = check_name("group", name)
-        self._documents = Documents(self._js, ELASTIC_BUCKET, ElasticSettings)
+        self._documents = _documents(stream)
 
     def __repr__(self) -> str:
         return f"<ElasticGroup {self._stream}/{self._name}>"
@@ -282,7 +282,7 @@ def create_elastic_group(
         max_buffered_bytes,
     )
     js = jetsync.JetStream.of(stream)
-    documents = Documents(js, ELASTIC_BUCKET, ElasticSettings)
+    documents = _documents(stream)
     origin = stream.info(timeout=timeout).config
     if origin.retention is jetsync.RetentionPolicy.INTEREST:
         text = f"stream {stream.name!r} has retention 'interest', so a group would miss messages"
@@ -320,9 +320,11 @@ def elastic_groups(stream: jetsync.Stream, *, timeout: float = TIMEOUT) -> list[
     """
     Return the names of a stream's elastic groups, sorted.
     """
-    js = jetsync.JetStream.of(stream)
-    documents = Documents(js, ELASTIC_BUCKET, ElasticSettings)
-    return documents.groups(check_name("stream", stream.name), timeout=timeout)
+    return _documents(stream).groups(check_name("stream", stream.name), timeout=timeout)
+
+
+def _documents(stream: jetsync.Stream) -> Documents[ElasticSettings]:
+    return Documents(jetsync.JetStream.of(stream), ELASTIC_BUCKET, ElasticSettings)
 
 
 def _rule(given: object) -> PartitionBy:

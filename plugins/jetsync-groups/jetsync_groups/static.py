@@ -38,7 +38,7 @@ class StaticGroup:
         self._js = jetsync.JetStream.of(stream)
         self._stream = check_name("stream", stream.name)
         self._name = check_name("group", name)
-        self._documents = Documents(self._js, STATIC_BUCKET, StaticSettings)
+        self._documents = _documents(stream)
 
     def __repr__(self) -> str:
         return f"<StaticGroup {self._stream}/{self._name}>"
@@ -185,7 +185,7 @@ def create_static_group(
     if not wanted.names:
         text = "a static group needs members or mappings: they cannot be added later"
         raise jetsync.InvalidArgumentError(text, argument="members")
-    documents = Documents(jetsync.JetStream.of(stream), STATIC_BUCKET, StaticSettings)
+    documents = _documents(stream)
     origin = stream.info(timeout=timeout).config
     bucket = documents.create_bucket(origin.num_replicas or 1, timeout=timeout)
     try:
@@ -214,9 +214,11 @@ def static_groups(stream: jetsync.Stream, *, timeout: float = TIMEOUT) -> list[s
     """
     Return the names of a stream's static groups, sorted.
     """
-    js = jetsync.JetStream.of(stream)
-    documents = Documents(js, STATIC_BUCKET, StaticSettings)
-    return documents.groups(check_name("stream", stream.name), timeout=timeout)
+    return _documents(stream).groups(check_name("stream", stream.name), timeout=timeout)
+
+
+def _documents(stream: jetsync.Stream) -> Documents[StaticSettings]:
+    return Documents(jetsync.JetStream.of(stream), STATIC_BUCKET, StaticSettings)
 
 
 def _refuse_shared_names(
