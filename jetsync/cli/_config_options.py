@@ -345,19 +345,17 @@ def read_config(path: Path | None, kind: type[C]) -> C:
 
     Without a file, the configuration is empty.
     """
-    return kind() if path is None else from_wire(kind, _content_of(path))
+    return read_changes(path, kind)[0]
 
 
-def cleared_fields(path: Path | None, kind: type[C]) -> dict[str, None]:
+def read_changes(path: Path | None, kind: type[C]) -> tuple[C, dict[str, None]]:
     """
-    Return the fields that are null in a file, which an edit removes.
+    Read a configuration, and the fields that are null in the file, which an edit removes.
+
+    The file is read once, because it may be a pipe.
     """
-    content = {} if path is None else _content_of(path)
-    names = (field.name for field in attrs.fields(kind) if field.eq and field.name != "extra")
-    return {name: None for name in names if content.get(name, ...) is None}
-
-
-def _content_of(path: Path) -> Any:
+    if path is None:
+        return kind(), {}
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -365,7 +363,9 @@ def _content_of(path: Path) -> Any:
     # `stream info --json` has the configuration below this key.
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         content = content["config"]
-    return content
+    config = from_wire(kind, content)
+    names = (field.name for field in attrs.fields(kind) if field.eq and field.name != "extra")
+    return config, {name: None for name in names if content.get(name, ...) is None}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import click
 
 import jetsync
 from jetsync.cli._config_options import (
-    cleared_fields,
     config_option,
     consumer_fields,
     consumer_options,
+    read_changes,
     read_config,
 )
 from jetsync.cli._connection import Group, connect, jetstream
@@ -255,8 +255,8 @@ def edit_consumer(
 
     Options and fields of the file that you do not give stay as they are.
     """
-    config = read_config(file, jetsync.ConsumerConfig)
-    fields = cleared_fields(file, jetsync.ConsumerConfig) | consumer_fields(**given)
+    config, cleared = read_changes(file, jetsync.ConsumerConfig)
+    fields = cleared | consumer_fields(**given)
     js = jetstream(options)
     now = js.consumer(stream, name).cached_info.config
     Change(f"the consumer {name} of {stream}", now, changed_fields(now, config, fields)).run(

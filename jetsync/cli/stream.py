@@ -12,8 +12,8 @@ import click
 
 from jetsync.cli._backups import add_backups
 from jetsync.cli._config_options import (
-    cleared_fields,
     config_option,
+    read_changes,
     read_config,
     stream_fields,
     stream_options,
@@ -401,8 +401,8 @@ def edit_stream(
         if "mirror" in fields:
             raise click.UsageError("Give one of --mirror and --no-mirror.")
         fields["mirror"] = None
-    config = read_config(file, StreamConfig)
-    fields = cleared_fields(file, StreamConfig) | fields
+    config, cleared = read_changes(file, StreamConfig)
+    fields = cleared | fields
     found = jetstream(options).stream(name)
     info = found.cached_info
     fields = changed_fields(info.config, config, fields)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import types
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ from jetsync._base import speedups
 from jetsync.cli import _features, _output, _specifications, _suggestions, doctor
 from jetsync.cli._app import COMMANDS, PLUGIN_COMMANDS, readable_errors
 from jetsync.cli._app import jetsync as app
-from jetsync.cli._config_options import read_config
+from jetsync.cli._config_options import read_changes, read_config
 from jetsync.cli._connection import COMMAND, make_options
 from jetsync.cli._features import FEATURES, missing, verdicts
 from jetsync.cli._output import message_dict
@@ -1085,6 +1086,21 @@ class TestStreamOptions:
         read = read_config(path, jetsync.StreamConfig)
 
         assert (read.name, read.subjects, read.max_age) == ("S", ["s.>"], 60.0)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+    def test_changes_are_read_once(self, tmp_path):
+        """
+        The file of an edit may be a pipe: its fields, also those that are null, are read once.
+        """
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        text = '{"max_msgs": 5, "description": null}'
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(path.write_text, text)
+            config, cleared = read_changes(path, jetsync.StreamConfig)
+            written.result(30)
+
+        assert (config.max_msgs, cleared) == (5, {"description": None})
 
     @pytest.mark.parametrize("text", ["name: S", "[" * 100_000])
     def test_a_configuration_that_is_not_json(self, run, tmp_path, text):
