@@ -56,7 +56,7 @@ _ELSEWHERE: Final = {
 """For each group: commands that only the `nats` command line has."""
 
 
-_OF_PLUGINS: Final = {"services": "jetsync-services"}
+_OF_PLUGINS: Final = {"queue": "jetsync-queue", "services": "jetsync-services"}
 """Commands of plugins that may not be installed."""
 
 

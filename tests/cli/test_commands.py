@@ -154,15 +154,16 @@ def test_an_error_of_jetsync_is_a_line(path):
     assert (result.exit_code, result.output) == (1, "Error: max_age is wrong\n")
 
 
-def test_a_plugin_that_is_not_installed(monkeypatch):
+@pytest.mark.parametrize("name", ["queue", "services"])
+def test_a_plugin_that_is_not_installed(monkeypatch, name):
     """
     For a command of a plugin of this repository, the error names the plugin to install.
     """
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [])
 
-    result = run("services")
+    result = run(name)
 
     assert result.exit_code == 2
     assert result.output.endswith(
-        "No such command 'services'. Install jetsync-services, which has it.\n"
+        f"No such command {name!r}. Install jetsync-{name}, which has it.\n"
     )
