@@ -1,0 +1,3 @@
+"""
+Compare brokers of Celery: JetStream, Redis and RabbitMQ, each with the same worker.
+"""
