@@ -1,5 +1,5 @@
 """
-Waiting for results: one watch for each wait, on the tasks that it waits for.
+Waiting for results: one read for those that exist, and one watch for the rest.
 """
 
 from __future__ import annotations
@@ -58,7 +58,27 @@ class ResultConsumer(BaseResultConsumer):
         keys = sorted({backend.get_key_for_task(task_id) for task_id in _ids(result)})
         if result.on_ready.ready:
             return
-        with backend.values.watch(keys) as watch:
+
+        def take(value: bytes) -> bool:
+            """Pass on what is stored for a task, and return whether it is the result."""
+            meta = backend.decode_result(value)
+            # Not as an attribute, because several threads may wait.
+            if on_message:
+                on_message(meta)
+            self.on_state_change(meta, None)
+            return meta["status"] in backend.READY_STATES
+
+        # Results are often there, and a watch costs the server more than three reads.
+        missing = []
+        for key, value in zip(keys, backend.mget(keys), strict=True):
+            if value is None or not take(value):
+                missing.append(key)
+            yield
+        if on_interval:
+            on_interval()
+        if result.on_ready.ready or not missing:
+            return
+        with backend.values.watch(missing) as watch:
             while not result.on_ready.ready:
                 wait = INTERVAL
                 if deadline is not None:
@@ -66,11 +86,7 @@ class ResultConsumer(BaseResultConsumer):
                 entry = watch.next(timeout=max(wait, 0.0))
                 value = backend.values.load(entry)
                 if value is not None:
-                    meta = backend.decode_result(value)
-                    # Not as an attribute, because several threads may wait.
-                    if on_message:
-                        on_message(meta)
-                    self.on_state_change(meta, None)
+                    take(value)
                     yield
                 elif deadline is not None and time.monotonic() >= deadline:
                     raise CeleryTimeoutError("The operation timed out.")
