@@ -370,7 +370,7 @@ class KeyValue(Generic[ValueT]):
         if _extra:
             refuse_position(KeyValue.update)
         check_count("last", last, 0)
-        return self._change(key, value, last, timeout, ttl=ttl)
+        return self._change(key, value, last, self._deadline(timeout), ttl=ttl)
 
     def modify(
         self,
@@ -433,29 +433,19 @@ class KeyValue(Generic[ValueT]):
             value: Any = change(entry)
             if value is None:
                 return None
-            headers, expires = None, ttl(entry) if callable(ttl) else ttl
+            expires = ttl(entry) if callable(ttl) else ttl
+            options: dict[str, Any] = {"ttl": expires, "creates": entry is None}
             if value is KeyOperation.PURGE:
-                headers, value = PURGE_MARKER, b""
+                value, options["headers"] = b"", PURGE_MARKER
             elif value is KeyOperation.DELETE:
-                # Earlier revisions would reappear when the marker expires.
-                headers, value, expires = DELETE_MARKER, b"", None
+                # With a time-to-live, earlier revisions would reappear when the marker expires.
+                value, options = b"", {"headers": DELETE_MARKER}
             last = 0 if found is None else found.revision
             try:
-                return bucket.write(
-                    key,
-                    value,
-                    deadline,
-                    looks=True,
-                    headers=headers,
-                    ttl=expires,
-                    last=last,
-                    creates=entry is None,
-                )
-            except errors.WrongLastSequenceError as error:
+                return self._change(key, value, last, deadline, looks=True, **options)
+            except errors.WrongLastRevisionError:
                 if deadline.remaining() <= pause:
-                    raise errors.WrongLastRevisionError(
-                        bucket.name, key, expected=last, last_sequence=error.last_sequence
-                    ) from error
+                    raise
             bucket.context.connection.closing.wait(random.uniform(0.0, pause))
             pause = min(pause * 2.0, LONGEST_CONFLICT_PAUSE)
 
@@ -484,7 +474,7 @@ class KeyValue(Generic[ValueT]):
         """
         if _extra:
             refuse_position(KeyValue.delete)
-        return self._change(key, b"", last, timeout, headers=DELETE_MARKER)
+        return self._change(key, b"", last, self._deadline(timeout), headers=DELETE_MARKER)
 
     @hide_extra
     def purge(
@@ -508,7 +498,8 @@ class KeyValue(Generic[ValueT]):
         """
         if _extra:
             refuse_position(KeyValue.purge)
-        return self._change(key, b"", last, timeout, headers=PURGE_MARKER, ttl=ttl)
+        deadline = self._deadline(timeout)
+        return self._change(key, b"", last, deadline, headers=PURGE_MARKER, ttl=ttl)
 
     # Many keys
 
@@ -838,21 +829,17 @@ class KeyValue(Generic[ValueT]):
             )
 
     def _change(
-        self,
-        key: str,
-        value: Any,
-        last: int | None,
-        timeout: Seconds | None,
-        *,
-        headers: dict[str, str] | None = None,
-        ttl: Seconds | Literal["never"] | None = None,
+        self, key: str, value: Any, last: int | None, deadline: Deadline, **options: Any
     ) -> int:
-        """Store a revision of a key, with *last* as its expected revision unless that is None."""
-        bucket, deadline = self._bucket, self._deadline(timeout)
-        pause = FIRST_CONFLICT_PAUSE
+        """
+        Store a revision of a key, with *last* as its expected revision unless that is None.
+
+        The options are those of ``Bucket.write``.
+        """
+        bucket, pause = self._bucket, FIRST_CONFLICT_PAUSE
         while True:
             try:
-                return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
+                return bucket.write(key, value, deadline, last=last, **options)
             except errors.WrongLastSequenceError as error:
                 current = error.last_sequence
                 if current is None:

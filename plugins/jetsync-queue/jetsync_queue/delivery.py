@@ -346,10 +346,8 @@ class Delivery:
 
         if self._is_tracked:
             # If the job has waited for longer than its record was kept, it gets another one.
-            new: dict[str, Any] = {
-                "enqueued": self.enqueued.timestamp(),
-                "priority": self._priority,
-            }
+            enqueued = self.enqueued.timestamp()
+            new: dict[str, Any] = {"enqueued": enqueued, "priority": self._priority}
             new |= {"headers": own} if (own := self.headers) else {}
             self._core.records.update(self._token, merged, new=new)
         else:
