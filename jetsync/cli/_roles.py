@@ -338,7 +338,7 @@ _ROLES: Final = (
             _publish("{write}$KV.{bucket}.{key}", "write a key"),
             _publish(
                 "{api}.STREAM.MSG.GET.KV_{bucket}",
-                "see whether a key that exists was deleted",
+                "see what the leader has of a key",
                 option="create",
             ),
             _ANSWERS,
@@ -346,7 +346,7 @@ _ROLES: Final = (
         ),
         (
             _KEY,
-            Option("create", "Also `create` keys that were deleted before."),
+            Option("create", "Also `create` keys that were deleted before, and `modify` keys."),
             Option("atomic", "Also events about dropped transactions, if the program has plugins."),
         ),
     ),

@@ -178,26 +178,31 @@ class Bucket:
         """
         Return the last revision of a key, which may be a marker; None if there is none.
 
-        The leader of the origin stream answers, so the result is up to date.
+        The leader of the origin stream answers, so the result is up to date. The entry is as it is
+        stored, and not as the codecs show it.
         """
-        layout = self.layout
-        request = {"last_by_subj": layout.origin_subject(self.stored_key(key))}
+        layout, stored = self.layout, self.stored_key(key)
+        request = {"last_by_subj": layout.origin_subject(stored)}
         try:
             with self.named(origin=True):
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
         except errors.MessageNotFoundError:
             return None
         show = shown_by(self.context)
-        return stored_entry(self.name, key, found if show is None else show(found))
+        return stored_entry(self.name, stored, found if show is None else show(found))
 
-    def write(self, key: str, value: Any, deadline: Deadline, **options: Any) -> int:
+    def write(
+        self, key: str, value: Any, deadline: Deadline, *, looks: bool = False, **options: Any
+    ) -> int:
         """
         Store a revision of a key, and return its number. See :meth:`change`.
 
         If a plugin decides about retries, the message gets an id, so that it can be sent again.
+        With *looks*, it always gets one. If its answer is lost, the id may show that it is stored.
         """
         message, storing = self.change(key, value, deadline, **options)
-        if self.context.plugins.retry is not None and self._remembers_ids(deadline):
+        has_id = looks or self.context.plugins.retry is not None
+        if has_id and self._remembers_ids(deadline):
             message = attrs.evolve(message, msg_id=secrets.token_hex(11))
         try:
             return publish_one(self.context, message, deadline, config=storing).sequence
@@ -205,7 +210,7 @@ class Bucket:
             if message.msg_id is None:
                 raise
             cause, sent = cause_of(error)
-            if outcome_of(cause, sent=sent, earlier=True).again is Again.LOOK:
+            if looks or outcome_of(cause, sent=sent, earlier=True).again is Again.LOOK:
                 # Streams without replicas check expectations before they look for the id.
                 revision = self._revision_of(message.msg_id, key, deadline)
                 if revision is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import random
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, overload
@@ -28,6 +29,7 @@ from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch, initial_entries, watch_subjects
 from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
+from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     import os
@@ -55,7 +57,8 @@ READING: Final = 30.0
 
 # Seconds before the third attempt to create a key, and before the second one to change a key that
 # is at the expected revision; doubled for each further one. The second attempt to create a key,
-# which replaces the marker of a deleted value, follows immediately.
+# which replaces the marker of a deleted value, follows immediately. `modify` waits for a random
+# part of these seconds, because the others that change the key wait, too.
 FIRST_CONFLICT_PAUSE: Final = 0.01
 LONGEST_CONFLICT_PAUSE: Final = 0.5
 
@@ -367,7 +370,84 @@ class KeyValue(Generic[ValueT]):
         if _extra:
             refuse_position(KeyValue.update)
         check_count("last", last, 0)
-        return self._change(key, value, last, timeout, ttl=ttl)
+        return self._change(key, value, last, self._deadline(timeout), ttl=ttl)
+
+    def modify(
+        self,
+        key: str,
+        change: Callable[[Entry[ValueT] | None], Payload | ValueT | KeyOperation | None],
+        *,
+        ttl: Seconds
+        | Literal["never"]
+        | Callable[[Entry[ValueT] | None], Seconds | Literal["never"] | None]
+        | None = None,
+        timeout: Seconds | None = None,
+    ) -> int | None:
+        """
+        Change the value of a key with a function, and return the new revision.
+
+        jetsync asks the leader for the key, calls *change*, and stores the result if the key still
+        has the same revision. Otherwise another client was faster, and jetsync starts again after a
+        short random wait. So no change is lost, however many threads and programs modify the key.
+
+        If *change* raises an error, the key stays as it is. *change* runs in your thread, may be
+        called several times, and may make other calls of jetsync, within the same *timeout*.
+
+        If the answer to a change is lost, jetsync looks whether the change is stored. Ctrl-C may
+        leave it stored or not, as it does for :meth:`update`.
+
+        Args:
+            key: The key.
+            change: Gets the last entry of the key, or None if the key has no value, and returns the
+                new value. It returns None to leave the key as it is, and ``KeyOperation.DELETE`` or
+                ``KeyOperation.PURGE`` to delete or purge it. To store null with a codec, call
+                :meth:`update`.
+            ttl: Time-to-live of a new value as for :meth:`put`, or of the marker as for
+                :meth:`purge`. A function gets the same entry as *change*, after *change* was
+                called.
+            timeout: Seconds for all attempts together.
+
+        Returns:
+            The new revision, or None if *change* has left the key as it is.
+
+        Raises:
+            WrongLastRevisionError: Other clients changed the key until the end of the timeout.
+            PublishOutcomeUnknownError: The change was sent, but no answer arrived, and the last
+                revision of the key is another one. The change may be stored nevertheless.
+            DecodeError: A codec cannot decode the value of the key.
+            InvalidTypeError, InvalidKeyError, ...: An argument is invalid. Nothing was sent.
+            PublishError, ApiError, ...: As :meth:`put`.
+        """
+        if change is None:
+            raise wrong_type("change", "a function", change)
+        check_function("change", change)
+        if callable(ttl):
+            check_function("ttl", ttl)
+        elif ttl is not None:
+            ttl_header(ttl)
+        bucket, deadline = self._bucket, self._deadline(timeout)
+        pause = FIRST_CONFLICT_PAUSE
+        while True:
+            found = bucket.last_at_origin(key, deadline)
+            entry = None if found is None or found.is_deleted else bucket.shown(found)
+            value: Any = change(entry)
+            if value is None:
+                return None
+            expires = ttl(entry) if callable(ttl) else ttl
+            options: dict[str, Any] = {"ttl": expires, "creates": entry is None}
+            if value is KeyOperation.PURGE:
+                value, options["headers"] = b"", PURGE_MARKER
+            elif value is KeyOperation.DELETE:
+                # With a time-to-live, earlier revisions would reappear when the marker expires.
+                value, options = b"", {"headers": DELETE_MARKER}
+            last = 0 if found is None else found.revision
+            try:
+                return self._change(key, value, last, deadline, looks=True, **options)
+            except errors.WrongLastRevisionError:
+                if deadline.remaining() <= pause:
+                    raise
+            bucket.context.connection.closing.wait(random.uniform(0.0, pause))
+            pause = min(pause * 2.0, LONGEST_CONFLICT_PAUSE)
 
     @hide_extra
     def delete(
@@ -394,7 +474,7 @@ class KeyValue(Generic[ValueT]):
         """
         if _extra:
             refuse_position(KeyValue.delete)
-        return self._change(key, b"", last, timeout, headers=DELETE_MARKER)
+        return self._change(key, b"", last, self._deadline(timeout), headers=DELETE_MARKER)
 
     @hide_extra
     def purge(
@@ -418,7 +498,8 @@ class KeyValue(Generic[ValueT]):
         """
         if _extra:
             refuse_position(KeyValue.purge)
-        return self._change(key, b"", last, timeout, headers=PURGE_MARKER, ttl=ttl)
+        deadline = self._deadline(timeout)
+        return self._change(key, b"", last, deadline, headers=PURGE_MARKER, ttl=ttl)
 
     # Many keys
 
@@ -748,21 +829,17 @@ class KeyValue(Generic[ValueT]):
             )
 
     def _change(
-        self,
-        key: str,
-        value: Any,
-        last: int | None,
-        timeout: Seconds | None,
-        *,
-        headers: dict[str, str] | None = None,
-        ttl: Seconds | Literal["never"] | None = None,
+        self, key: str, value: Any, last: int | None, deadline: Deadline, **options: Any
     ) -> int:
-        """Store a revision of a key, with *last* as its expected revision unless that is None."""
-        bucket, deadline = self._bucket, self._deadline(timeout)
-        pause = FIRST_CONFLICT_PAUSE
+        """
+        Store a revision of a key, with *last* as its expected revision unless that is None.
+
+        The options are those of ``Bucket.write``.
+        """
+        bucket, pause = self._bucket, FIRST_CONFLICT_PAUSE
         while True:
             try:
-                return bucket.write(key, value, deadline, headers=headers, ttl=ttl, last=last)
+                return bucket.write(key, value, deadline, last=last, **options)
             except errors.WrongLastSequenceError as error:
                 current = error.last_sequence
                 if current is None:

@@ -91,7 +91,8 @@ class Round:
 
     def _work(self, kv, name, seed) -> None:
         chance = random.Random(seed)
-        acts = [self.get] * 4 + [self.get_direct] + [self.change] * 6 + [self.transaction] * 3
+        acts = [self.get] * 4 + [self.get_direct] + [self.change] * 6 + [self.modify] * 2
+        acts += [self.transaction] * 3
         for number in itertools.count():
             if self.stop.wait(chance.random() * PAUSE) or next(self.left) <= 0:
                 return
@@ -142,6 +143,17 @@ class Round:
         )
         self._record(name, (change,), lambda: (call(),))
 
+    def modify(self, kv, chance, value) -> None:
+        key, changes = chance.choice(SINGLE + JOINED), []
+
+        def change(entry):
+            # Only the last attempt may be stored.
+            last = None if entry is None else entry.revision
+            changes[:] = [Change(key, value, last, creates=entry is None)]
+            return value
+
+        self._record("modify", changes, lambda: (kv.modify(key, change),))
+
     def transaction(self, kv, chance, value) -> None:
         changes = []
         for key in chance.sample(JOINED, chance.choice([2, 2, 3])):
@@ -180,6 +192,9 @@ class Round:
         found = self.report.call(name, call, TIMEOUT)
         end = time.monotonic()
         self.report.counts["operations"] += 1
+        changes = tuple(changes)
+        if not changes:
+            return
         if isinstance(found, tuple):
             self.history.append(Operation(begin, end, "done", changes, found))
             for change, revision in zip(changes, found, strict=True):

@@ -358,10 +358,11 @@ def put(use):
 
 def create_again(use):
     """
-    Create a key that was deleted.
+    Create a key that was deleted, and modify it.
     """
     put(use)
     use.js.key_value(use.name).create("us.1", b"2")
+    use.js.key_value(use.name).modify("us.1", lambda entry: entry.value + b"3")
 
 
 def change_together(use):

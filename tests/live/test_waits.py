@@ -460,6 +460,7 @@ CALLS = {
     "KeyValue.get_many": lambda made, h: made.get_many(["key"], timeout=h.seconds),
     "KeyValue.history": lambda made, h: made.history("key", timeout=h.seconds),
     "KeyValue.keys": lambda made, h: made.keys(timeout=h.seconds),
+    "KeyValue.modify": lambda made, h: made.modify("key", lambda _: "value", timeout=h.seconds),
     "KeyValue.purge": lambda made, h: made.purge("key", timeout=h.seconds),
     "KeyValue.purge_deletes": lambda made, h: made.purge_deletes(timeout=h.seconds),
     "KeyValue.put": lambda made, h: made.put("key", "value", timeout=h.seconds),

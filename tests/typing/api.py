@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import ssl
 from collections.abc import Iterator
+from typing import Literal
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -222,8 +223,19 @@ def keys_and_values(js: jetsync.JetStream) -> None:
     objects.put("/a", {"left": 2})
     left: int = objects.get("/a").value["left"]
     print(maybe, there, document, raw, left)
+    modified: int | None = kv.modify("a", lambda entry: entry.value if entry else None, ttl=5)
+
+    def take(entry: jetsync.Entry | None) -> jetsync.KeyOperation | str:
+        return jetsync.KeyOperation.PURGE if entry is None else "0"
+
+    def same_ttl(entry: jetsync.Entry | None) -> float | Literal["never"] | None:
+        return None if entry is None else entry.ttl
+
+    modified = kv.modify("a", take, ttl=same_ttl, timeout=dt.timedelta(seconds=5))
+    objects.modify("/a", lambda entry: {"left": 1} if entry is None else entry.value)
     status: jetsync.KeyValueStatus = kv.status()
-    print(value, found, names, following, changed, status.values, list(js.key_value_names()))
+    print(value, found, names, following, changed, modified, status.values)
+    print(list(js.key_value_names()))
 
 
 # --- errors -----------------------------------------------------------------------------------

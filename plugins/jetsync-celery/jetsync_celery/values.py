@@ -4,10 +4,10 @@ The bucket of results: any key, values of any size, and changes that no other pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -26,9 +26,6 @@ LARGE: Final = b"\0object:"
 
 HEADERS: Final = 4096
 """Bytes of a message that are left for its headers."""
-
-LONGEST_PAUSE: Final = 0.1
-"""Most seconds between two attempts to change a key that others change, too."""
 
 _LEGAL = re.compile(r"[A-Za-z0-9_/-]+(?:\.[A-Za-z0-9_/-]+)*")
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_/-]")
@@ -140,24 +137,30 @@ class Values:
         Returns:
             The value afterwards.
         """
-        bucket, name = self.bucket, legal(key)
-        pause = 0.001
-        entry: jetsync.Entry[bytes] | None = None if is_new else bucket.get(name, default=None)
-        while True:
-            new = changed(self.load(entry))
+        after: bytes | str | None = None
+        data: bytes | None = None
+
+        def stored(entry: jetsync.Entry[bytes] | None) -> bytes | None:
+            nonlocal after, data
+            old = self.load(entry)
+            new = changed(old)
             if new is None:
-                return self.load(entry)
-            data = self._stored(key, new)
-            try:
-                if entry is None:
-                    bucket.create(name, data, ttl=self._expires)
-                else:
-                    bucket.update(name, data, last=entry.revision, ttl=self._expires)
-                return new.encode() if isinstance(new, str) else new
-            except jetsync.WrongLastRevisionError:
-                entry = bucket.get(name, default=None, direct=False)
-            time.sleep(random.uniform(0.0, pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
+                after = old
+                return None
+            if new is not after:
+                # A large value is uploaded once, even if the key has changed meanwhile.
+                after, data = new, self._stored(key, new)
+            return data
+
+        bucket, name = self.bucket, legal(key)
+        is_stored = False
+        if is_new and (first := stored(None)) is not None:
+            with contextlib.suppress(jetsync.KeyExistsError):
+                bucket.create(name, first, ttl=self._expires)
+                is_stored = True
+        if not is_stored:
+            bucket.modify(name, stored, ttl=self._expires)
+        return after.encode() if isinstance(after, str) else after
 
     def watch(self, keys: Sequence[str]) -> jetsync.Watch[bytes]:
         """Return a watch of keys, which begins with their values."""

@@ -73,7 +73,7 @@ class ElasticGroup:
         Return the current settings.
         """
         bucket = self._documents.open(self._stream, self._name, timeout=timeout)
-        return self._documents.read(bucket, self._stream, self._name, timeout=timeout)[0]
+        return self._documents.read(bucket, self._stream, self._name, timeout=timeout)
 
     def members(self, *, timeout: float = TIMEOUT) -> tuple[str, ...]:
         """
@@ -289,7 +289,7 @@ def create_elastic_group(
         raise jetsync.InvalidArgumentError(text, argument="stream")
     bucket = documents.create_bucket(origin.num_replicas or 1, timeout=timeout)
     try:
-        found, _ = documents.read(bucket, stream.name, name, timeout=timeout)
+        found = documents.read(bucket, stream.name, name, timeout=timeout)
     except GroupNotFoundError:
         pass
     else:

@@ -130,7 +130,7 @@ class Member:
                 plan.js, plan.stream, plan.group, plan.member, dead_letter, max_deliver
             )
         bucket = plan.documents.open(plan.stream, plan.group, timeout=plan.timeout)
-        settings, _ = plan.documents.read(bucket, plan.stream, plan.group, timeout=plan.timeout)
+        settings = plan.documents.read(bucket, plan.stream, plan.group, timeout=plan.timeout)
         if plan.is_static and plan.member not in settings.names:
             raise NotAMemberError(plan.stream, plan.group, f"it has no member {plan.member!r}")
         watch = bucket.watch(key_of(plan.stream, plan.group), timeout=plan.timeout)

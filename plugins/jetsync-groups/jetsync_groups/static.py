@@ -62,7 +62,7 @@ class StaticGroup:
         Return the settings.
         """
         bucket = self._documents.open(self._stream, self._name, timeout=timeout)
-        return self._documents.read(bucket, self._stream, self._name, timeout=timeout)[0]
+        return self._documents.read(bucket, self._stream, self._name, timeout=timeout)
 
     def members(self, *, timeout: float = TIMEOUT) -> tuple[str, ...]:
         """
@@ -135,7 +135,7 @@ class StaticGroup:
         if it fails.
         """
         bucket = self._documents.open(self._stream, self._name, timeout=timeout)
-        settings, _ = self._documents.read(bucket, self._stream, self._name, timeout=timeout)
+        settings = self._documents.read(bucket, self._stream, self._name, timeout=timeout)
         stream = self._js.stream(self._stream, lookup=False)
         bucket.delete(key_of(self._stream, self._name), timeout=timeout)
         for member in settings.names:
@@ -189,7 +189,7 @@ def create_static_group(
     origin = stream.info(timeout=timeout).config
     bucket = documents.create_bucket(origin.num_replicas or 1, timeout=timeout)
     try:
-        found, _ = documents.read(bucket, stream.name, name, timeout=timeout)
+        found = documents.read(bucket, stream.name, name, timeout=timeout)
     except GroupNotFoundError:
         _refuse_shared_names(documents, bucket, group, wanted, timeout)
     else:
@@ -232,7 +232,7 @@ def _refuse_shared_names(
     own = {durable_of(group.name, member) for member in wanted.names}
     for other in documents.groups(group.stream_name, timeout=timeout):
         try:
-            settings, _ = documents.read(bucket, group.stream_name, other, timeout=timeout)
+            settings = documents.read(bucket, group.stream_name, other, timeout=timeout)
         except (GroupNotFoundError, GroupDocumentError):
             continue
         shared = own & {durable_of(other, member) for member in settings.names}

@@ -4,7 +4,6 @@ The stored documents of groups, in the key-value buckets that orbit.go uses.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import jetsync
@@ -72,9 +71,9 @@ class Documents(Generic[SettingsT]):
 
     def read(
         self, bucket: jetsync.KeyValue, stream: str, group: str, *, timeout: float | None = None
-    ) -> tuple[SettingsT, int]:
+    ) -> SettingsT:
         """
-        Return the settings of a group, and the revision of its document.
+        Return the settings of a group.
 
         Raises:
             GroupNotFoundError: The group does not exist.
@@ -84,7 +83,7 @@ class Documents(Generic[SettingsT]):
             entry = bucket.get(key_of(stream, group), timeout=timeout)
         except (jetsync.KeyNotFoundError, jetsync.BucketNotFoundError):
             raise GroupNotFoundError(stream, group, "it does not exist") from None
-        return self.parse(stream, group, entry.value), entry.revision
+        return self.parse(stream, group, entry.value)
 
     def create(
         self,
@@ -104,7 +103,7 @@ class Documents(Generic[SettingsT]):
         try:
             bucket.create(key_of(stream, group), wanted.to_json(), timeout=timeout)
         except jetsync.KeyExistsError:
-            found, _ = self.read(bucket, stream, group, timeout=timeout)
+            found = self.read(bucket, stream, group, timeout=timeout)
             require_same(stream, group, found, wanted)
             return found
         return wanted
@@ -125,21 +124,19 @@ class Documents(Generic[SettingsT]):
             WrongLastRevisionError: Others changed the document until the time was over.
             PublishOutcomeUnknownError: The change may have been stored.
         """
-        end = time.monotonic() + timeout
-        bucket = self.open(stream, group, timeout=timeout)
-        while True:
-            left = max(end - time.monotonic(), 0.001)
-            settings, revision = self.read(bucket, stream, group, timeout=left)
+        wanted: SettingsT
+
+        def changed(entry: jetsync.Entry | None) -> bytes | None:
+            nonlocal wanted
+            if entry is None:
+                raise GroupNotFoundError(stream, group, "it does not exist")
+            settings = self.parse(stream, group, entry.value)
             wanted = change(settings)
-            if wanted == settings:
-                return settings
-            try:
-                bucket.update(key_of(stream, group), wanted.to_json(), last=revision, timeout=left)
-            except jetsync.WrongLastRevisionError:
-                if time.monotonic() >= end:
-                    raise
-                continue
-            return wanted
+            return None if wanted == settings else wanted.to_json()
+
+        bucket = self.open(stream, group, timeout=timeout)
+        bucket.modify(key_of(stream, group), changed, timeout=timeout)
+        return wanted
 
     def groups(self, stream: str, *, timeout: float | None = None) -> list[str]:
         """

@@ -114,9 +114,7 @@ def retry_dead(core: Core, job_id: str | None) -> int:
         job = token(_id(message))
         if core.results or headers_of.TRACKED in headers:
             # Before the job, because a worker drops a tracked job that has ended.
-            again = {"state": records.WAITING, "attempts": 0, "sequence": None}
-            if not core.records.merge(job, again):
-                core.records.put(job, again)
+            core.records.update(job, _waiting_again, new={})
         core.publish(
             bytes(message.data),
             headers,
@@ -126,6 +124,11 @@ def retry_dead(core: Core, job_id: str | None) -> int:
         )
         moved += _delete(core, message)
     return moved
+
+
+def _waiting_again(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a dead job as that of one that waits."""
+    return record | {"state": records.WAITING, "attempts": 0, "sequence": None}
 
 
 def delete_dead(core: Core, job_id: str | None) -> int:

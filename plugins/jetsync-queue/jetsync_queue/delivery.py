@@ -239,7 +239,7 @@ class Delivery:
         self._check_open()
         if self._is_tracked:
             again = {"state": records.WAITING, "sequence": None}
-            self._core.records.merge(self._token, again)
+            self._core.records.update(self._token, lambda record: record | again)
         self._settle(lambda: self._message.nak(wait))
 
     def retry(
@@ -344,13 +344,14 @@ class Delivery:
             found = [*record.get("errors", ()), *errors][-records.MOST_ERRORS :]
             return done | ({"errors": found} if found else {})
 
-        if not (self._is_tracked and self._core.records.update(self._token, merged)):
-            new: dict[str, Any] = {}
-            if self._is_tracked:
-                # The job has waited for longer than its record was kept.
-                new = {"enqueued": self.enqueued.timestamp(), "priority": self._priority}
-                new |= {"headers": own} if (own := self.headers) else {}
-            self._core.records.put(self._token, merged(new))
+        if self._is_tracked:
+            # If the job has waited for longer than its record was kept, it gets another one.
+            enqueued = self.enqueued.timestamp()
+            new: dict[str, Any] = {"enqueued": enqueued, "priority": self._priority}
+            new |= {"headers": own} if (own := self.headers) else {}
+            self._core.records.update(self._token, merged, new=new)
+        else:
+            self._core.records.put(self._token, merged({}))
 
     def _is_stored(self) -> bool:
         """Return whether the stream still has the message of this attempt."""

@@ -84,7 +84,7 @@ class Job:
         or its record has expired.
         """
         found = self._core.records.read(self._token)
-        return None if found is None else self._core.records.status(self._id, found[0])
+        return None if found is None else self._core.records.status(self._id, found)
 
     def result(self, *, timeout: float | dt.timedelta | None = None) -> Any:
         """

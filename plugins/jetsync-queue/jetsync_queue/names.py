@@ -34,6 +34,10 @@ OWN: Final = "jetsync-job-"
 RESERVED: Final = (OWN, "nats-")
 """Beginnings of the names of headers that a job cannot have, in lower case."""
 
+KINDS: Final = ("q", "eta", "retry", "dead")
+"""What the subjects of jobs begin with: those that are available, have a delay, wait for their next
+attempt, and were given up."""
+
 MOST_PRIORITIES: Final = 10
 LONGEST_TOKEN: Final = 200
 """Characters of an encoded name. A file name of the server holds the name of a consumer."""
@@ -125,6 +129,11 @@ class Names:
         return stream_name(self.prefix)
 
     @property
+    def all_jobs(self) -> str:
+        """A wildcard for the jobs of all kinds."""
+        return f"*.{self.prefix}.{self.queue}.*"
+
+    @property
     def all_waiting(self) -> str:
         """A wildcard for the jobs that wait or run."""
         return f"q.{self.prefix}.{self.queue}.*"
@@ -169,4 +178,4 @@ def subjects_of(prefix: str) -> list[str]:
     """
     Return the subjects of the stream of a prefix.
     """
-    return [f"{kind}.{prefix}.>" for kind in ("q", "eta", "retry", "dead")]
+    return [f"{kind}.{prefix}.>" for kind in KINDS]

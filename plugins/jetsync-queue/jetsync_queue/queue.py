@@ -337,7 +337,7 @@ class WorkQueue:
         # The program that made the record may have died before it stored the job. The server drops
         # the job if it has it, and a worker if the job has started.
         found = self._core.records.read(token, latest=True)
-        return found is None or found[0]["state"] == records.WAITING
+        return found is None or found["state"] == records.WAITING
 
     def job(self, job_id: str) -> Job:
         """

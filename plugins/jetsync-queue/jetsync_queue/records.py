@@ -5,7 +5,6 @@ The records of jobs in the bucket: results, the state of tracked jobs, and count
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import json
 import time
 import traceback
@@ -173,27 +172,24 @@ class Records:
         self._objects = objects
         self._ttl = ttl
 
-    def read(self, job: str, *, latest: bool = False) -> tuple[dict[str, Any], int] | None:
+    def read(self, job: str, *, latest: bool = False) -> dict[str, Any] | None:
         """
-        Return the record of a job and its revision; None without one.
+        Return the record of a job; None without one.
 
         Args:
             job: The token of the job.
             latest: Ask the leader. Other servers of a cluster may not have the last change yet.
         """
-        try:
-            entry = self.bucket.get(self._names.record(job), direct=False if latest else None)
-        except jetsync.KeyNotFoundError:
-            return None
-        return entry.json(), entry.revision
+        key = self._names.record(job)
+        entry = self.bucket.get(key, default=None, direct=False if latest else None)
+        record: dict[str, Any] | None = None if entry is None else entry.json()
+        return record
 
     def create(self, job: str, record: dict[str, Any], *, extra: float = 0.0) -> bool:
         """Store the record of a new job; return False if there is one already."""
-        ttl = self._ttl + extra
+        key, ttl = self._names.record(job), self._ttl + extra
         try:
-            self._write(
-                record, lambda body: self.bucket.create(self._names.record(job), body, ttl=ttl)
-            )
+            self._write(lambda body: self.bucket.create(key, body(record), ttl=ttl))
         except jetsync.KeyExistsError:
             return False
         return True
@@ -201,43 +197,56 @@ class Records:
     def put(self, job: str, record: dict[str, Any]) -> None:
         """Store the record of a job, whatever there is."""
         key = self._names.record(job)
-        self._write(record, lambda body: self.bucket.put(key, body, ttl=self._ttl))
+        self._write(lambda body: self.bucket.put(key, body(record), ttl=self._ttl))
 
-    def update(self, job: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> bool:
+    def update(
+        self,
+        job: str,
+        change: Callable[[dict[str, Any]], dict[str, Any] | None],
+        *,
+        new: dict[str, Any] | None = None,
+    ) -> None:
         """
-        Change the record of a job if there is one, and *change* does not return None.
+        Change the record of a job.
+
+        Args:
+            job: The token of the job.
+            change: Gets the record, and returns the new one, or None to leave it. Called again if
+                the record was changed meanwhile.
+            new: What *change* gets if the job has no record. None makes no record then.
         """
         key = self._names.record(job)
-        while True:
-            # A worker drops a job whose record says that it has ended.
-            found = self.read(job, latest=True)
-            record = None if found is None else change(dict(found[0]))
-            if found is None or record is None:
-                return False
-            write = functools.partial(self.bucket.update, key, last=found[1], ttl=self._ttl)
-            try:
-                self._write(record, write)
-            except jetsync.WrongLastRevisionError:
-                continue
-            return True
 
-    def merge(self, job: str, fields: dict[str, Any]) -> bool:
-        """Change fields of the record of a job; return False if it has none."""
-        return self.update(job, lambda record: record | fields)
+        def write(body: Callable[[dict[str, Any]], bytes]) -> None:
+            def changed(entry: jetsync.Entry | None) -> bytes | None:
+                record = new if entry is None else entry.json()
+                record = None if record is None else change(record)
+                return None if record is None else body(record)
 
-    def _write(self, record: dict[str, Any], write: Callable[[bytes], object]) -> None:
-        """Write a record, and what is too large for a message into the object store."""
-        body, _ = encode(record, "the record of a job")
+            self.bucket.modify(key, changed, ttl=self._ttl)
+
+        self._write(write)
+
+    def _write(self, write: Callable[[Callable[[dict[str, Any]], bytes]], object]) -> None:
+        """
+        Write a record with *write*, which gets the function that makes its bytes.
+
+        What is too large for a message is written into the object store.
+        """
         try:
-            write(body)
+            write(_body)
         except jetsync.MaxPayloadError:
-            record = dict(record)
-            # The data of a tracked job is in the job itself.
-            record.pop("data", None)
-            kept = {name: record.pop(name) for name in ("value", "bytes") if name in record}
-            if kept:
-                record["object"] = self._objects.put("result", encode(kept)[0])
-            write(encode(record)[0])
+            write(self._small_body)
+
+    def _small_body(self, record: dict[str, Any]) -> bytes:
+        """Return a record as bytes, with its value in the object store."""
+        record = dict(record)
+        # The data of a tracked job is in the job itself.
+        record.pop("data", None)
+        kept = {name: record.pop(name) for name in ("value", "bytes") if name in record}
+        if kept:
+            record["object"] = self._objects.put("result", encode(kept)[0])
+        return _body(record)
 
     def status(self, job_id: str, record: dict[str, Any]) -> JobStatus:
         """Return the status that a record describes; reads its object, if there is one."""
@@ -285,6 +294,10 @@ class Records:
     def forget_starts(self, sequence: int) -> None:
         """Remove the count of starts of a job."""
         self.bucket.purge(self._names.starts(sequence), ttl=60.0)
+
+
+def _body(record: dict[str, Any]) -> bytes:
+    return encode(record, "the record of a job")[0]
 
 
 def finished(

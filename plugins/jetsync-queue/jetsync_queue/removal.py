@@ -4,7 +4,7 @@ Removing jobs that no worker has started.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jetsync
 from jetsync_queue import names as headers_of
@@ -72,7 +72,8 @@ def _remove_waiting(core: Core, job: str, sequence: int | None) -> bool:
 
 def _record_end(core: Core, job: str) -> None:
     """Record that a job was cancelled, so that nobody waits for its result."""
-    found = core.records.read(job, latest=True)
-    record = {} if found is None else found[0]
-    end = finished(CANCELLED, attempts=record.get("attempts", 0))
-    core.records.put(job, record | end)
+
+    def cancelled(record: dict[str, Any]) -> dict[str, Any]:
+        return record | finished(CANCELLED, attempts=record.get("attempts", 0))
+
+    core.records.update(job, cancelled, new={})

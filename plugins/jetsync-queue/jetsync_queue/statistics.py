@@ -4,12 +4,13 @@ How many jobs a queue has.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
 
 import jetsync
-from jetsync_queue.names import MOST_PRIORITIES
+from jetsync_queue.names import KINDS, MOST_PRIORITIES
 
 if TYPE_CHECKING:
     from jetsync_queue.core import Core
@@ -58,19 +59,10 @@ def count_jobs(core: Core) -> QueueStatistics:
             running += core.stream.consumer(names.consumer(priority)).cached_info.num_ack_pending
         except jetsync.ConsumerNotFoundError:
             continue
-    stored, scheduled, failed, dead = (
-        _count(core, subject)
-        for subject in (
-            names.all_waiting,
-            names.scheduled("*"),
-            names.retrying("*"),
-            names.dead("*"),
-        )
-    )
-    return QueueStatistics(max(stored - running, 0), running, scheduled, failed, dead)
-
-
-def _count(core: Core, subject: str) -> int:
-    """Count the messages of a wildcard. The server counts 1 million subjects in about 1 second."""
-    found = core.stream.info(subjects_filter=subject).state.subjects or {}
-    return sum(found.values())
+    # The server counts 1 million subjects in about 1 second.
+    subjects = core.stream.info(subjects_filter=names.all_jobs).state.subjects or {}
+    stored: Counter[str] = Counter()
+    for subject, number in subjects.items():
+        stored[subject.partition(".")[0]] += number
+    available, scheduled, failed, dead = (stored[kind] for kind in KINDS)
+    return QueueStatistics(max(available - running, 0), running, scheduled, failed, dead)

@@ -142,6 +142,23 @@ class TestTracked:
         assert (last.state, last.value, last.attempts) == ("succeeded", 5, 2)
         assert [each.message for each in last.errors] == ["once"]
 
+    def test_a_change_of_a_record_ends_in_time(self, open_queue, nats_server):
+        """
+        If others change the record all the time, the attempts end with the client's timeout.
+        """
+        core = open_queue(track=True)._core
+        with jetsync.connect(nats_server.url, request_timeout=0.3) as client:
+            hasty = WorkQueue.open(client.jetstream(), "mail", prefix=core.names.prefix)
+
+            def change(record):
+                core.records.put("t", {"state": "running"})
+                return record
+
+            core.records.put("t", {"state": "waiting"})
+            with pytest.raises(jetsync.WrongLastRevisionError):
+                hasty._core.records.update("t", change)
+        assert core.records.read("t") == {"state": "running"}
+
     def test_a_copy_of_a_job_that_runs_is_dropped(self, open_queue):
         """
         The record tells it from a redelivery by its place in the stream.

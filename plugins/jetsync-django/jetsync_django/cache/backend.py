@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["JetStreamCache", "PickleSerializer"]
-
-# Seconds for which a change is tried again if other processes change the same key.
-CONFLICTS: Final = 10.0
 
 Bucket = jetsync.KeyValue[bytes]
 Entry = jetsync.Entry[bytes]
@@ -88,7 +84,9 @@ class JetStreamCache(BaseCache):
         stored, ttl = self._stored(key, version), self.get_backend_timeout(timeout)
         data = self._serializer.dumps(value)
         if ttl == 0:
-            return self._bucket.run(lambda bucket: _find(bucket, stored)) is None
+            # The leader knows every change.
+            found = self._bucket.run(lambda bucket: bucket.get(stored, default=None, direct=False))
+            return found is None
         try:
             self._bucket.run(lambda bucket: bucket.create(stored, data, ttl=ttl))
         except jetsync.KeyExistsError:
@@ -114,26 +112,14 @@ class JetStreamCache(BaseCache):
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Restart the timeout of the key's value, and return whether the key has a value."""
-        stored, ttl = self._stored(key, version), self.get_backend_timeout(timeout)
-
-        def change(bucket: Bucket, entry: Entry) -> bool:
-            if ttl == 0:
-                bucket.purge(stored, last=entry.revision, ttl=MARKERS)
-            else:
-                bucket.update(stored, entry.value, last=entry.revision, ttl=ttl)
-            return True
-
-        return self._change(stored, change) or False
+        ttl = self.get_backend_timeout(timeout)
+        if ttl == 0:
+            return self.delete(key, version)
+        return self._modify(key, version, lambda entry: entry.value, ttl)
 
     def delete(self, key: Any, version: int | None = None) -> bool:
         """Delete the key, and return whether it had a value."""
-        stored = self._stored(key, version)
-
-        def change(bucket: Bucket, entry: Entry) -> bool:
-            bucket.purge(stored, last=entry.revision, ttl=MARKERS)
-            return True
-
-        return self._change(stored, change) or False
+        return self._modify(key, version, lambda _: jetsync.KeyOperation.PURGE, MARKERS)
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> Any:
         """
@@ -141,43 +127,36 @@ class JetStreamCache(BaseCache):
 
         No count is lost if many processes call it at the same time.
         """
-        stored = self._stored(key, version)
+        value: Any = None
 
-        def change(bucket: Bucket, entry: Entry) -> tuple[Any]:
+        def add(entry: Entry) -> bytes:
+            nonlocal value
             value = self._serializer.loads(entry.value) + delta
-            data = self._serializer.dumps(value)
-            bucket.update(stored, data, last=entry.revision, ttl=_time_left(entry))
-            return (value,)
+            data: bytes = self._serializer.dumps(value)
+            return data
 
-        changed = self._change(stored, change)
-        if changed is None:
+        if not self._modify(key, version, add, _time_left):
             raise ValueError(f"Key '{key}' not found")
-        return changed[0]
+        return value
 
     async def aincr(self, key: Any, delta: int = 1, version: int | None = None) -> Any:
         """See `incr`."""
         return await sync_to_async(self.incr)(key, delta, version)
 
-    def _change(self, stored: str, change: Callable[[Bucket, Entry], Any]) -> Any:
-        """
-        Call *change* with the entry of a key, again if another process has changed it meanwhile.
+    def _modify(
+        self,
+        key: Any,
+        version: int | None,
+        change: Callable[[Entry], bytes | jetsync.KeyOperation],
+        ttl: int | Callable[[Entry | None], int | None] | None,
+    ) -> bool:
+        """Change the value of a key with a function, and return whether the key had a value."""
+        stored = self._stored(key, version)
 
-        Returns what it returns, or None if the key has no value.
-        """
-        end = time.monotonic() + CONFLICTS
+        def changed(entry: Entry | None) -> bytes | jetsync.KeyOperation | None:
+            return None if entry is None else change(entry)
 
-        def attempts(bucket: Bucket) -> Any:
-            while True:
-                entry = _find(bucket, stored)
-                if entry is None:
-                    return None
-                try:
-                    return change(bucket, entry)
-                except jetsync.WrongLastRevisionError:
-                    if time.monotonic() > end:
-                        raise
-
-        return self._bucket.run(attempts)
+        return self._bucket.run(lambda bucket: bucket.modify(stored, changed, ttl=ttl)) is not None
 
     # Many keys
 
@@ -269,14 +248,9 @@ class JetStreamCache(BaseCache):
         self._bucket.run(lambda bucket: bucket.stream.purge())
 
 
-def _find(bucket: Bucket, stored: str) -> Entry | None:
-    """Return the last entry of a key from the leader, which knows every change."""
-    return bucket.get(stored, default=None, direct=False)
-
-
-def _time_left(entry: Entry) -> int | None:
+def _time_left(entry: Entry | None) -> int | None:
     """Return the seconds that an entry has left, at least 1; None if it has no timeout."""
-    if entry.ttl is None or entry.ttl == "never":
+    if entry is None or entry.ttl is None or entry.ttl == "never":
         return None
     passed = dt.datetime.now(dt.timezone.utc) - entry.created
     return max(1, math.ceil(entry.ttl - passed.total_seconds()))
