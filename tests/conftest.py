@@ -4,6 +4,7 @@ Set-up for every test file: jetsync's fixtures, the set of tests to run, and the
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import signal
@@ -154,6 +155,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+
+
+def pytest_collection_finish() -> None:
+    """
+    Leave the objects of modules and tests out of later collections of garbage.
+
+    With 300,000 of them a collection takes 0.2 s, and some tests collect after each step of a call.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

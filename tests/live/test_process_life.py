@@ -819,7 +819,7 @@ class TestInterruptedLife:
     @pytest.mark.thorough
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
-    def test_ctrl_c_at_any_step_of_a_client_leaves_nothing(self, request, nats_server, what, loop):
+    def test_ctrl_c_at_any_step_of_a_client_leaves_nothing(self, nats_server, what, loop):
         """
         Ctrl-C at any step of connecting, of a with block and of closing raises KeyboardInterrupt,
         and leaves neither a thread nor a file descriptor.
@@ -849,10 +849,6 @@ class TestInterruptedLife:
             }
             return len(list(Path("/proc/self/fd").iterdir())), ours
 
-        # Collections run after each step. They only need to see objects of this test.
-        gc.collect()
-        gc.freeze()
-        request.addfinalizer(gc.unfreeze)
         call = {"connect": connect, "with": use, "close": close}[what]
         connect()
         made.pop().close()
