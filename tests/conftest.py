@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from helpers.examples import examples
+from helpers.examples import SHARE, examples
 from helpers.interpreters import present, tests_for
 from helpers.lacking import IS_LINUX, lacking_in, skipping_what_is_lacking
 from helpers.variants import VARIANTS, use_variant
@@ -80,7 +80,7 @@ settings.register_profile(
     "jetsync",
     max_examples=examples(100),
     deadline=None,
-    derandomize="JETSYNC_PROPERTY_RUNS" not in os.environ,
+    derandomize=SHARE <= 1.0,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
