@@ -31,6 +31,8 @@ _LIVE = _HERE / "live"
 _BETWEEN = {
     _HERE / "base",
     _HERE / "io" / "test_bridge.py",
+    _LIVE / "test_dropped_clients.py",
+    _LIVE / "test_forks.py",
     _LIVE / "test_process_life.py",
     _LIVE / "test_shared_iterators.py",
     _LIVE / "test_signal_handlers.py",
