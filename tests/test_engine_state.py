@@ -94,13 +94,17 @@ class Names:
         self.parts: set[tuple[str, str]] = set()
         for file, tree in trees.items():
             self._from_types(file, tree)
+        assigned = [
+            (file, target, value)
+            for file, tree in trees.items()
+            for node in ast.walk(tree)
+            for target, value in pairs(node)
+        ]
         before = -1
         while before != len(self.engines) + len(self.parts):
             before = len(self.engines) + len(self.parts)
-            for file, tree in trees.items():
-                for node in ast.walk(tree):
-                    for target, value in pairs(node):
-                        self._from_value(file, target, value)
+            for file, target, value in assigned:
+                self._from_value(file, target, value)
 
     def _from_types(self, file: str, tree: ast.Module) -> None:
         own = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

@@ -51,10 +51,9 @@ def names_of_tests():
     List the names of all test functions of the project.
     """
     return {
-        node.name
+        name
         for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        for name in re.findall(r"^ *def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
     }
 
 

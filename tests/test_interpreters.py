@@ -18,9 +18,9 @@ NAMES = [f"py{major}{minor}" for major, minor in interpreters.SUPPORTED]
 @pytest.mark.parametrize(
     ("present", "sets"),
     [
-        ([10, 11, 12, 13], {10: "oldest", 11: "sensitive", 12: "sensitive", 13: "none"}),
+        ([10, 11, 12, 13], {10: "oldest", 11: "between", 12: "between", 13: "none"}),
         ([10, 12], {10: "oldest", 12: "none"}),
-        ([11, 12], {11: "sensitive", 12: "none"}),
+        ([11, 12], {11: "between", 12: "none"}),
         ([10], {10: "none"}),
     ],
 )

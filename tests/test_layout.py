@@ -24,7 +24,7 @@ COVERED_BY = {
     "io/test_connection.py": "_io/connection_state _io/handles _io/probe _io/session",
     "io/test_subscriptions.py": "_io/listener",
     "api/test_context.py": "_api/account",
-    "io/test_nats_seam.py": "_io/translate _io/transport",
+    "io/test_nats_seam.py": "_io/transport",
     "live/io/test_server_pool.py": "_io/next_server",
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",

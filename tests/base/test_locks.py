@@ -310,8 +310,16 @@ def locks_of_threading(source: str) -> set[str]:
     tree = ast.parse(source)
     # Annotations name a type and make no lock.
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    named = {ast.unparse(call).removeprefix("threading.") for call in calls}
-    return named & kinds
+    plain = {call.id for call in calls if isinstance(call, ast.Name)}
+    dotted = {call.attr for call in calls if isinstance(call, ast.Attribute) and is_threading(call)}
+    return (plain | dotted) & kinds
+
+
+def is_threading(node: ast.Attribute) -> bool:
+    """
+    Return whether an attribute is one of the module ``threading``.
+    """
+    return isinstance(node.value, ast.Name) and node.value.id == "threading"
 
 
 def test_with_takes_no_lock_of_threading():

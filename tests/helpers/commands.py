@@ -1,5 +1,5 @@
 """
-The `jetsync` command in a process of its own.
+The `jetsync` command in a process of its own, and an address for commands that reach no server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NO_SERVER = "nats://127.0.0.1:1"
+"""An address where nothing listens: port 1 is reserved."""
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 
-_SHARE = float(os.environ.get("JETSYNC_TEST_EXAMPLES", "1"))
+SHARE = float(os.environ.get("JETSYNC_TEST_EXAMPLES", "0.4"))
+"""The share of the examples of an ordinary run; ``tox run -e soak`` draws ten times all of them."""
 
 
 def examples(count: int) -> int:
@@ -15,8 +16,8 @@ def examples(count: int) -> int:
 
     tox sets it in the environments that repeat tests of ``tox run -e tests``, such as `lowest`.
     """
-    return max(round(count * _SHARE), 1)
+    return max(round(count * SHARE), 1)
 
 
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", examples(1000)))
-"""How often the long property tests are run; ``tox run -e soak`` does so ten times as often."""
+RUNS = examples(1000)
+"""How often the long property tests are run."""

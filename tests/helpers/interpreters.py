@@ -47,14 +47,14 @@ def _runs(path: Path) -> bool:
 
 def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
     """
-    Return the set of tests that one of the present interpreters runs: none, oldest or sensitive.
+    Return the set of tests that one of the present interpreters runs: none, oldest or between.
 
     ``tox run -e tests`` and ``tox run -e thorough`` run all tests on the newest one. On the oldest
     supported one, ``tox run -e lowest`` runs the fast tests.
     """
     if version >= max(versions):
         return "none"
-    return "oldest" if version == min(SUPPORTED) else "sensitive"
+    return "oldest" if version == min(SUPPORTED) else "between"
 
 
 def main() -> None:

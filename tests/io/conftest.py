@@ -13,6 +13,7 @@ import subprocess
 import pytest
 
 from helpers.lanes import LONG, LOOPS, Background, Carried, LaneOnLoop
+from helpers.scripted_server import ScriptedServer
 
 
 @pytest.fixture(params=LOOPS)
@@ -76,3 +77,11 @@ def secure(idle, certificate):
     idle._sockets.append(idle.server)
     idle.attach(secured)
     return idle
+
+
+@pytest.fixture
+def server():
+    """A scripted server."""
+    server = ScriptedServer()
+    yield server
+    server.close()

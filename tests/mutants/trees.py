@@ -25,6 +25,8 @@ SPANNING = {
     "live/publish/test_atomic_outcome.py": "publish/atomic_attempt",
     "live/publish/test_atomic_rules.py": "publish/atomic_messages publish/atomic_attempt",
     "live/read/test_pages.py": "read/direct",
+    "live/test_dropped_clients.py": "_io/bridge _io/connection _io/session",
+    "live/test_forks.py": "_io/bridge _io/connection _io/session",
     "live/test_headers.py": "values/headers",
     "live/test_process_life.py": "_io/bridge _io/connection _io/session",
     "live/test_signal_handlers.py": "_io/lane _io/mailbox _io/outbox _io/reader publish/publisher",

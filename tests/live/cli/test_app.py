@@ -590,9 +590,9 @@ class TestNext:
         def attempt(_):
             stream.delete_consumer("worker")
             stream.create_consumer("worker", ack_wait=600)
-            result = run(*command, "5s", "--count", "4")
+            result = run(*command, "2s", "--count", "4")
             assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
-            assert result.stderr == "3 of 4 messages arrived within 5s\n"
+            assert result.stderr == "3 of 4 messages arrived within 2s\n"
             result = run(*command, "1s")
             assert (result.exit_code, result.stdout) == (1, "")
             assert result.stderr == "Error: consumer worker had no message within 1s\n"

@@ -218,7 +218,8 @@ def test_an_exception_of_a_signal_handler_reaches_the_interrupted_call(js, strea
     A time limit that strikes while a call receives is raised by this call, not by another one.
     """
     consumer = stream.create_consumer("worker")
-    with consumer.consume() as messages:
+    # Without a message, a call takes its first step with a heartbeat.
+    with consumer.consume(expires=1) as messages:
         Interrupt(monkeypatch, Feed, "step", LookupError)
         with pytest.raises(LookupError):
             messages.next(timeout=20)

@@ -121,11 +121,11 @@ class TestConnect:
         before = io_threads()
         expected = jetsync.ConnectTimeoutError if persist else jetsync.ConnectError
         with (
-            timed(*((6.0, 7.0) if persist else (0.0, 0.5))),
+            timed(*((2.0, 3.0) if persist else (0.0, 0.5))),
             pytest.raises(expected, match=r"refused|111"),
         ):
             jetsync.connect(
-                closed_port, connect_timeout=6, retry_on_failed_connect=persist, reconnect_wait=0.05
+                closed_port, connect_timeout=2, retry_on_failed_connect=persist, reconnect_wait=0.05
             )
         assert io_threads() == before
 

@@ -206,12 +206,16 @@ class TestReconnect:
             js.publish(unique, b"2", timeout=20)
 
 
+WAIT = 2
+"""Seconds of a wait, which is repeated on a machine that is late: far more than the pings need."""
+
+
 def watch(js, stream):
     """
     Wait for changes of a bucket.
     """
     with js.create_or_update_key_value("silent", storage="memory").watch() as changes:
-        yield lambda: changes.next(timeout=5)
+        yield lambda: changes.next(timeout=WAIT)
 
 
 def consume(js, stream):
@@ -219,7 +223,7 @@ def consume(js, stream):
     Wait for messages of a consumption.
     """
     with stream.create_consumer("C").consume() as messages:
-        yield lambda: messages.next(timeout=5)
+        yield lambda: messages.next(timeout=WAIT)
 
 
 def ordered(js, stream):
@@ -227,7 +231,7 @@ def ordered(js, stream):
     Wait for messages of an ordered consumption.
     """
     with stream.ordered_consumer().consume() as messages:
-        yield lambda: messages.next(timeout=5)
+        yield lambda: messages.next(timeout=WAIT)
 
 
 def fetch(js, stream):
@@ -235,7 +239,7 @@ def fetch(js, stream):
     Wait for the messages of a fetch.
     """
     consumer = stream.create_consumer("C")
-    yield lambda: list(consumer.fetch(1, expires=60))
+    yield lambda: list(consumer.fetch(1, expires=WAIT))
 
 
 def subscription(js, stream):
@@ -243,7 +247,7 @@ def subscription(js, stream):
     Wait for messages of a core subscription.
     """
     with client_of(js).subscribe("quiet") as messages:
-        yield lambda: messages.next(timeout=5)
+        yield lambda: messages.next(timeout=WAIT)
 
 
 def flush(js, stream):
@@ -257,7 +261,7 @@ def request(js, stream):
     """
     Wait for the answer to a request.
     """
-    yield lambda: js.account_info(timeout=60)
+    yield lambda: js.account_info(timeout=WAIT)
 
 
 def idle(js, stream):
