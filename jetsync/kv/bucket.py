@@ -21,6 +21,7 @@ from jetsync._proto.outcome import Again, cause_of, outcome_of
 from jetsync.kv.codecs import reason_of
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
+from jetsync.read.direct import end_by
 from jetsync.stream import Stream
 from jetsync.values.headers import MSG_ID
 from jetsync.values.outbound import Expect, OutboundMessage
@@ -28,13 +29,14 @@ from jetsync.values.server_versions import api_level_of
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.kv.codecs import Codecs
     from jetsync.kv.entry import Entry
+    from jetsync.read.direct import DirectBatch
     from jetsync.values.headers import HeadersInput
     from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo
@@ -189,6 +191,30 @@ class Bucket:
             return None
         show = shown_by(self.context)
         return stored_entry(self.name, key, found if show is None else show(found))
+
+    def snapshot(
+        self, patterns: Sequence[str], moment: Mapping[str, Any], deadline: Deadline
+    ) -> tuple[dict[str, Entry], DirectBatch]:
+        """
+        Read the last revisions of keys once; the batch says which are missing.
+
+        Args:
+            patterns: Stored keys and patterns.
+            moment: The arguments of ``Stream.get_last_for`` that say of which time.
+            deadline: Deadline of the calling operation.
+        """
+        prefix = self.layout.read_prefix
+        subjects = [prefix + pattern for pattern in patterns]
+        found: dict[str, Entry] = {}
+        with self.named():
+            batch = self.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+            end_by(batch, deadline)
+            for message in batch:
+                if deadline.expired():
+                    raise errors.RequestTimeoutError(subjects[0], deadline.total)
+                key = message.subject.removeprefix(prefix)
+                found[key] = stored_entry(self.name, key, message)
+        return found, batch
 
     def write(self, key: str, value: Any, deadline: Deadline, **options: Any) -> int:
         """

@@ -26,7 +26,6 @@ from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch, initial_entries, watch_subjects
-from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
@@ -514,30 +513,23 @@ class KeyValue(Generic[ValueT]):
         patterns = covering([*map(bucket.stored_pattern, given)])
         if not patterns:
             raise errors.InvalidArgumentError("at least one key is needed", argument="keys")
-        prefix = bucket.layout.read_prefix
-        subjects = [prefix + pattern for pattern in patterns]
         moment = _moment(at)
         while True:
-            found: dict[str, Entry] = {}
-            with bucket.named():
-                batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
-                end_by(batch, deadline)
-                for message in batch:
-                    if deadline.expired():
-                        raise errors.RequestTimeoutError(subjects[0], deadline.total)
-                    key = message.subject.removeprefix(prefix)
-                    found[key] = stored_entry(bucket.name, key, message)
-            missing = [subject.removeprefix(prefix) for subject in batch.missing]
-            if not missing and not batch.vanished:
+            found, batch = bucket.snapshot(patterns, moment, deadline)
+            if not batch.missing and not batch.vanished:
                 values = [entry for entry in found.values() if not entry.is_deleted]
                 return {entry.key: entry for entry in bucket.all_shown(values)}
+            prefix = bucket.layout.read_prefix
             if at is not None:
-                revision = at if isinstance(at, int) else None
-                keys = [*map(bucket.readable, missing)] or given
-                raise errors.KeysVanishedError(bucket.name, keys, revision=revision)
+                missing = [subject.removeprefix(prefix) for subject in batch.missing]
+                raise errors.KeysVanishedError(
+                    bucket.name,
+                    [*map(bucket.readable, missing)] or given,
+                    revision=moment.get("up_to_sequence"),
+                )
             if deadline.expired():
                 # Values are overwritten faster than a snapshot can be read.
-                raise errors.RequestTimeoutError(subjects[0], deadline.total)
+                raise errors.RequestTimeoutError(prefix + patterns[0], deadline.total)
 
     def watch(
         self,
