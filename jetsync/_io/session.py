@@ -84,7 +84,6 @@ class Session:
             self.state.had_tls = parent.state.had_tls
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
-        # Whether the plugins end with it.
         self.ends_plugins: bool = True
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
@@ -179,7 +178,6 @@ class Session:
         made.wait(min(max(deadline.remaining(), 0.0), POSTED_WAIT))
 
     def _stop(self, timeout: float) -> None:
-        """Stop the thread."""
         self._bridge.stop(timeout)
         self._is_ending = True
 
@@ -303,8 +301,6 @@ class Session:
         # The answers to requests in flight belong to the parent.
         self.router.fail(errors.ForkedProcessError())
         self.handles.after_fork()
-
-    # The thread.
 
     def start_threads(self, *threads: threading.Thread) -> None:
         """

@@ -62,9 +62,6 @@ def permissions() -> None:
 
 
 def _command_of(role: Role) -> click.Command:
-    """
-    Return the command of a role.
-    """
     arguments = [
         click.Argument(
             [name.removesuffix("...")], nargs=-1 if name.endswith("...") else 1, required=True

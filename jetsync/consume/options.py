@@ -408,7 +408,6 @@ def require_priorities(version: str, priorities: Priorities) -> None:
 
 
 def _check_counts(options: Mapping[str, Any]) -> None:
-    """Check the counts that are given."""
     for name, least in LEAST.items():
         if options.get(name) is not None:
             check_count(name, options[name], least)
