@@ -331,7 +331,6 @@ class Session:
         lane.check()
         if pong.is_lost:
             raise errors.ConnectionLostError(reason=lane.why_lost(pong.epoch) or "while flushing")
-        # The server may be gone.
         self.probe()
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 

@@ -257,21 +257,8 @@ class Bucket:
                 with self.named:
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
             except errors.JetSyncError as error:
-                cause, sent = cause_of(error)
-                if cause is Cause.NO_STREAM:
-                    self.check_exists(deadline)
-                is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
-                earlier = earlier or is_unknown
-                looks = is_unknown and cause is not Cause.CLOSED
-                rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
-                failed = error_of(rule, message, error, deadline.total)
-                if isinstance(failed, errors.WrongLastSequenceError):
-                    failed = errors.ObjectChangedError(
-                        self.name, name, last_sequence=failed.last_sequence
-                    )
-                    failed.__cause__ = error
-                elif not looks and rule.again not in {Again.ASK, Again.LOOK}:
-                    raise failed from failed.__cause__
+                earlier = earlier or isinstance(error, errors.PublishOutcomeUnknownError)
+                failed = self._failed(error, name, message, deadline, earlier=earlier)
             else:
                 now = dt.datetime.now(dt.timezone.utc)
                 made = describe(self.name, subject, ack.sequence, now, wanted)
@@ -299,6 +286,34 @@ class Bucket:
             with _log_failure(old):
                 self.remove(old, deadline.at_most(CLEANUP))
         return made
+
+    def _failed(
+        self,
+        error: errors.JetSyncError,
+        name: str,
+        message: OutboundMessage,
+        deadline: Deadline,
+        *,
+        earlier: bool,
+    ) -> Exception:
+        """
+        Return the error of an attempt to store a document if it may be stored, or sent again; raise
+        it if not.
+        """
+        cause, sent = cause_of(error)
+        if cause is Cause.NO_STREAM:
+            self.check_exists(deadline)
+        rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
+        failed = error_of(rule, message, error, deadline.total)
+        if isinstance(failed, errors.WrongLastSequenceError):
+            changed = errors.ObjectChangedError(self.name, name, last_sequence=failed.last_sequence)
+            changed.__cause__ = error
+            return changed
+        is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
+        may_look = is_unknown and cause is not Cause.CLOSED
+        if not may_look and rule.again not in {Again.ASK, Again.LOOK}:
+            raise failed from failed.__cause__
+        return failed
 
     def remove(self, info: ObjectInfo, deadline: Deadline) -> bool:
         """Remove a document, and return whether it was still there. Newer ones stay."""
