@@ -810,11 +810,11 @@ def _wait_until_taken(
     subscriptions: Sequence[Subscription], closing: Latch, deadline: Deadline
 ) -> int:
     """Wait until all messages of subscriptions are taken, and return how many are left."""
-    while True:
-        left = sum([subscription.pending for subscription in subscriptions])
+    while any(subscription.pending for subscription in subscriptions):
         # No event tells when another thread takes a message.
-        if not left or deadline.expired() or closing.wait(min(0.01, deadline.remaining())):
-            return left
+        if deadline.expired() or closing.wait(min(0.01, deadline.remaining())):
+            break
+    return sum([subscription.pending for subscription in subscriptions])
 
 
 def _wait_until_given_back(consumptions: Iterable[Any], deadline: Deadline) -> None:
