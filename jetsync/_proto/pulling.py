@@ -137,7 +137,8 @@ class Pulling(Buffered):
                     if pull is not None:
                         outcome = self.follow(status, pull, now)
                     found.append((status, outcome))
-        self._hear_probe(answers, now)
+        if answers:
+            self._hear_probe(answers, now)
         return found
 
     def _hear_probe(self, answers: Sequence[tuple[Frame, bool]], now: float) -> None:
