@@ -641,7 +641,7 @@ class KeyValue(Generic[ValueT]):
         if not deleted:
             return 0
         # Compare with the clock of the server, which wrote the markers' times.
-        with bucket.named():
+        with bucket.named:
             now = bucket.stream.info(timeout=deadline.remaining()).ts
         now = now or dt.datetime.now(dt.timezone.utc)
         changed = 0
@@ -656,7 +656,7 @@ class KeyValue(Generic[ValueT]):
             before = entry.revision + (1 if old else 0)
             request = {"filter": bucket.layout.origin_subject(key), "seq": before}
             stream = bucket.layout.origin_stream
-            with bucket.named(origin=True):
+            with bucket.origin_named:
                 answer = bucket.origin.api(
                     f"STREAM.PURGE.{stream}", request, deadline, stream=stream
                 )
@@ -679,7 +679,7 @@ class KeyValue(Generic[ValueT]):
             BucketNotFoundError: The bucket does not exist any more.
             BackupError, FileExistsError, ...: As :meth:`Stream.backup`.
         """
-        with self._bucket.named():
+        with self._bucket.named:
             return self._bucket.stream.backup(path, **options)
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:
@@ -689,7 +689,7 @@ class KeyValue(Generic[ValueT]):
         Raises:
             BucketNotFoundError: The bucket does not exist any more.
         """
-        with self._bucket.named():
+        with self._bucket.named:
             return KeyValueStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
@@ -724,7 +724,7 @@ class KeyValue(Generic[ValueT]):
         bucket = self._bucket
         prefix = bucket.layout.read_prefix
         decodes = bucket.codecs is not None and not ends
-        with bucket.named():
+        with bucket.named:
             return watch_subjects(
                 bucket,
                 [prefix + pattern for pattern in covering(patterns or [">"])],

@@ -23,6 +23,7 @@ from jetsync._proto.object_names import (
     stream_of,
 )
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
+from jetsync.kv.bucket import Named
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
 from jetsync.publish.retry import error_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._io.requests import Request
     from jetsync._proto.object_names import ChunkIndex
+    from jetsync.kv.bucket import Kinds
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
 
@@ -62,28 +64,10 @@ def cleanup(seconds: float) -> Deadline:
     return Deadline.after(min(CLEANUP, seconds))
 
 
-class Named:
-    """
-    Replaces the errors of a stream by those of its object store.
-
-    Not a function with ``contextlib.contextmanager``, because each put enters it four times.
-    """
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, (errors.ObjectStoreNotFoundError, errors.ObjectStoreSealedError)):
-            return
-        if isinstance(error, errors.StreamNotFoundError):
-            raise errors.ObjectStoreNotFoundError(self._name) from error
-        if isinstance(error, errors.StreamSealedError):
-            raise errors.ObjectStoreSealedError(self._name) from error
+_NAMES: Final[Kinds] = {
+    errors.StreamNotFoundError: errors.ObjectStoreNotFoundError,
+    errors.StreamSealedError: errors.ObjectStoreSealedError,
+}
 
 
 class Bucket:
@@ -98,7 +82,7 @@ class Bucket:
         self.context: Context = context
         self.stream: Stream = Stream(context, info)
         #: Replaces the errors of the stream by those of the object store.
-        self.named: Named = Named(name)
+        self.named: Named = Named(name, _NAMES)
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
 
