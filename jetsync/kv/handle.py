@@ -603,9 +603,7 @@ class KeyValue(Generic[ValueT]):
                 transactions have errors.
             BucketNotFoundError: The bucket does not exist any more.
         """
-        context = self._bucket.context
-        seconds = context.default_timeout if timeout is None else as_seconds(timeout)
-        return Transaction(self._bucket, seconds)
+        return Transaction(self._bucket, self._deadline(timeout).total)
 
     # The bucket itself
 
