@@ -162,13 +162,12 @@ def read_backup(
             done += len(piece)
             if on_progress is not None:
                 on_progress(done, size)
-    problem = followed.problem
-    if problem is None and (followed.format is None or (verify and not followed.is_complete)):
-        problem = f"{DATA} is cut off"
-    if problem is None and verify and data_sum not in {None, found.hexdigest()}:
-        problem = f"{DATA} is not as it was written"
-    if problem is not None or followed.format is None:
-        raise errors.BackupDamagedError(path, str(problem))
+    if followed.problem is not None:
+        raise errors.BackupDamagedError(path, followed.problem)
+    if followed.format is None or (verify and not followed.is_complete):
+        raise errors.BackupDamagedError(path, f"{DATA} is cut off")
+    if verify and data_sum not in {None, found.hexdigest()}:
+        raise errors.BackupDamagedError(path, f"{DATA} is not as it was written")
     try:
         document = decode_json(about)
         config, state = document["config"], document["state"]

@@ -49,11 +49,12 @@ from jetsync.values.outbound import payload_bytes
 from jetsync.values.subjects import api_prefix, validate_filter, validate_queue, validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self, Unpack
 
     from jetsync._base.deadline import Seconds
+    from jetsync._base.locks import Latch
     from jetsync._hooks.manager import PluginInfo
     from jetsync.options import ConnectFields
     from jetsync.values.headers import HeadersInput
@@ -250,11 +251,9 @@ class Client:
             finally:
                 for subscription in subscriptions:
                     subscription.drain()
-            while any(subscription.pending for subscription in subscriptions):
-                # No event tells when another thread takes a message.
-                if deadline.expired() or connection.closing.wait(min(0.01, deadline.remaining())):
-                    outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
-                    break
+            dropped = _wait_until_taken(subscriptions, connection.closing, deadline)
+            if dropped:
+                outcome["dropped"] = dropped
             taken = [each for each in consumptions if each.wait_until_taken(deadline)]
             if len(taken) < len(consumptions):
                 outcome["consuming"] = len(consumptions) - len(taken)
@@ -805,6 +804,17 @@ class Client:
         for consumption in consumptions:
             consumption.end_with_client()
         return consumptions
+
+
+def _wait_until_taken(
+    subscriptions: Sequence[Subscription], closing: Latch, deadline: Deadline
+) -> int:
+    """Wait until all messages of subscriptions are taken, and return how many are left."""
+    while any(subscription.pending for subscription in subscriptions):
+        # No event tells when another thread takes a message.
+        if deadline.expired() or closing.wait(min(0.01, deadline.remaining())):
+            break
+    return sum([subscription.pending for subscription in subscriptions])
 
 
 def _wait_until_given_back(consumptions: Iterable[Any], deadline: Deadline) -> None:

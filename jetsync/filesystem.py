@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import sys
 import tempfile
@@ -268,7 +269,7 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
         List all objects below a directory, with one list for each object store.
         """
         path = self._strip_protocol(path)
-        found = self._find(path, maxdepth) or {}
+        found = self._find(path, math.inf if maxdepth is None else maxdepth) or {}
         if not withdirs:
             found = {name: info for name, info in found.items() if info is not None}
         elif path and path not in found and self.isdir(path):
@@ -283,13 +284,13 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             for name in sorted(found)
         ]
 
-    def _find(self, path: str, depth: int | None) -> dict[str, jetsync.ObjectInfo | None] | None:
+    def _find(self, path: str, depth: float) -> dict[str, jetsync.ObjectInfo | None] | None:
         """
         Return objects and directories below a path, or the object at the path itself.
 
         Args:
             path: An object store, a directory, an object, or nothing for all object stores.
-            depth: How many levels to return; None for all.
+            depth: How many levels to return.
 
         Returns:
             A description for each object, and None for each directory. None if there is nothing.
@@ -297,9 +298,9 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
         found: dict[str, jetsync.ObjectInfo | None] = {}
         if not path:
             found.update(dict.fromkeys(self._buckets()))
-            for bucket in list(found) if depth != 1 else ():
+            for bucket in list(found) if depth > 1 else ():
                 # It may be deleted meanwhile.
-                found.update(self._find(bucket, depth and depth - 1) or {})
+                found.update(self._find(bucket, depth - 1) or {})
             return found
         bucket = path.partition("/")[0]
         try:
@@ -311,13 +312,13 @@ class JetStreamFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if name.startswith(start):
                 parts = name[len(start) :].split("/")
                 for level in range(1, len(parts)):
-                    if depth is None or level <= depth:
+                    if level <= depth:
                         found.setdefault(start + "/".join(parts[:level]))
-                if depth is None or len(parts) <= depth:
+                if len(parts) <= depth:
                     found[name] = info
-        if not found and path in infos:
-            return {path: infos[path]}
-        return found if found or path == bucket else None
+        if found or path == bucket:
+            return found
+        return {path: infos[path]} if path in infos else None
 
     def exists(self, path: str, **_: Any) -> bool:
         """

@@ -348,7 +348,7 @@ class JetStream:
         """
         self._context.connection.check()
         check_count("retries", retries, 0)
-        deadline = Deadline.after(self._context.default_timeout if timeout is None else timeout)
+        deadline = self._context.deadline(timeout)
         options = AtomicOptions(
             batch_id=batch_id,
             ttl=ttl,

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_fields, checked, instance_of
+from jetsync._base.fields import check_count, check_fields, checked, duration, instance_of
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
@@ -141,10 +141,6 @@ def _public_key(value: str | None) -> str | None:
 
 def _seconds(value: Seconds) -> float:
     return as_seconds(value, "")
-
-
-def _maybe_seconds(value: Seconds | None) -> float | None:
-    return None if value is None else as_seconds(value, "")
 
 
 def _positive(value: Seconds) -> float:
@@ -326,7 +322,7 @@ class ConnectOptions:
     the wait doubles."""
     max_reconnect_wait: float = attrs.field(default=8.0, converter=_seconds)
     """The longest of these waits, in seconds, and the longest jitter."""
-    reconnect_jitter: float | None = attrs.field(default=None, converter=_maybe_seconds)
+    reconnect_jitter: float | None = attrs.field(default=None, converter=duration)
     """Random seconds, up to this number, before the first attempt after a loss, and in addition to
     each wait, with which they double. They spread the attempts of many clients. ``None`` means as
     many as ``reconnect_wait``."""

@@ -156,6 +156,17 @@ def validate(config: ConsumerConfig) -> str | None:
     return given[0] if given else None
 
 
+# The fields that only one kind of consumer can have, and what to do if the other one has them.
+_OF_PULLS: Final = (
+    ("max_waiting", "priority_groups"),
+    "is for pull consumers: leave it or deliver_subject out",
+)
+_OF_PUSHES: Final = (
+    ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps"),
+    "is for push consumers: set deliver_subject, too, or leave it out",
+)
+
+
 def _check_delivery(config: ConsumerConfig) -> None:
     """
     Check the fields that only a push consumer, or only a pull consumer, can have.
@@ -166,23 +177,16 @@ def _check_delivery(config: ConsumerConfig) -> None:
     Raises:
         InvalidArgumentError: The fields do not fit together.
     """
-    beat, flow_acks = config.idle_heartbeat, config.ack_policy is AckPolicy.FLOW_CONTROL
+    names, advice = _OF_PULLS if config.deliver_subject else _OF_PUSHES
+    for name in names:
+        if getattr(config, name):
+            raise errors.InvalidArgumentError(f"{name} {advice}", argument=name)
     if not config.deliver_subject:
-        for name in ("deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps"):
-            if getattr(config, name):
-                raise errors.InvalidArgumentError(
-                    f"{name} is for push consumers: set deliver_subject, too, or leave it out",
-                    argument=name,
-                )
         return
     validate_subject(config.deliver_subject)
     if config.deliver_group:
         validate_queue(config.deliver_group)
-    if config.max_waiting or config.priority_groups:
-        name = "max_waiting" if config.max_waiting else "priority_groups"
-        raise errors.InvalidArgumentError(
-            f"{name} is for pull consumers: leave it or deliver_subject out", argument=name
-        )
+    beat, flow_acks = config.idle_heartbeat, config.ack_policy is AckPolicy.FLOW_CONTROL
     if beat and beat < SHORTEST_BEAT:
         raise errors.InvalidArgumentError(
             f"idle_heartbeat must be at least {SHORTEST_BEAT:g} s, not {beat:g} s",

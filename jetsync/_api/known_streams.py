@@ -159,11 +159,6 @@ class StreamCache:
             self._mirrors[origin] = self._mirrors.get(origin, frozenset()) | {name}
         return known
 
-    def peek(self, name: str) -> KnownStream | None:
-        """Return the stream called *name* if it was looked up on this connection."""
-        known = self._known.get(name)
-        return known if known is not None and known.epoch == self._account.lane.epoch else None
-
     def last(self, name: str) -> KnownStream | None:
         """Return the stream called *name* as it was looked up last, on any connection."""
         return self._known.get(name)

@@ -4,7 +4,7 @@ Read the lists of the JetStream API, page by page.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jetsync._base.integers import read_count
 from jetsync._base.log import get_logger
@@ -64,6 +64,34 @@ class Progress:
         raise ProtocolError(f"the server does not end the list {self._endpoint}: {reason}")
 
 
+class Page(NamedTuple):
+    """
+    One answer of a list endpoint.
+    """
+
+    names: list[str]
+    entries: list[Any]
+    # What the server knows of and cannot describe now.
+    missing: list[Any]
+    # How many entries the list has, and how many are on a page.
+    total: int
+    limit: int
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any], endpoint: str) -> Page:
+        """Read the answer of an endpoint; raises ProtocolError."""
+        key = "consumers" if endpoint.startswith("CONSUMER") else "streams"
+        entries = answer.get(key) or []
+        try:
+            missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
+            names = [_name_of(entry) for entry in entries]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ProtocolError(f"{key!r} of the answer to {endpoint} is not a list") from error
+        total = read_count(answer.get("total") or 0, "the total of a list")
+        limit = read_count(answer.get("limit") or 256, "the limit of a list")
+        return cls(names, entries, missing, total, limit)
+
+
 def pages(
     context: Context,
     endpoint: str,
@@ -90,24 +118,16 @@ def pages(
         timeout: Seconds for each page; ``None`` means the context's default.
         stream: The stream that errors name.
     """
-    key = "consumers" if endpoint.startswith("CONSUMER") else "streams"
     seen: set[str] = set()
     progress = Progress(endpoint)
     offset = 0
     overlaps = False
     while True:
-        page = {**filters, "offset": offset}
-        answer = context.api(endpoint, page, context.deadline(timeout), stream=stream)
-        entries = answer.get(key) or []
-        try:
-            missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
-            names = [_name_of(entry) for entry in entries]
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ProtocolError(f"{key!r} of the answer to {endpoint} is not a list") from error
+        asked = {**filters, "offset": offset}
+        answer = context.api(endpoint, asked, context.deadline(timeout), stream=stream)
+        names, entries, missing, total, limit = Page.read(answer, endpoint)
         if missing:
             _logger.warning("list_incomplete", endpoint=endpoint, missing=missing)
-        total = read_count(answer.get("total") or 0, "the total of a list")
-        limit = read_count(answer.get("limit") or 256, "the limit of a list")
         if overlaps and offset > 0 and (not names or names[0] not in seen):
             offset = max(0, min(offset, total) - limit)
             progress.check(1, len(seen), total)

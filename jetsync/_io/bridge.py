@@ -69,7 +69,6 @@ class Bridge:
 
     def __init__(self, loop: Literal["auto", "asyncio", "uvloop"]) -> None:
         self._use_uvloop = choose_uvloop(loop)
-        # The loop while it runs.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._portal: anyio.from_thread.BlockingPortal | None = None
         self._stop_task: asyncio.Task[None] | None = None
@@ -289,7 +288,6 @@ class _Call:
     def __init__(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
         self.function = function
         self.arguments = arguments
-        # Set when it has ended.
         self.over = Latch()
         self.task: asyncio.Task[None] | None = None
         self.result: Any = None

@@ -375,7 +375,6 @@ class Connection:
             self.check_size(size)
         answer = request.answer()
         if answer is None:
-            # The server may be gone.
             self.probe()
             raise errors.RequestTimeoutError(subject.decode(), deadline.total)
         return answer
@@ -391,7 +390,6 @@ class Connection:
         """Send *request* again whenever its answer is late, until the wait for it is over."""
         lane, began = self.session.lane, time.monotonic() - late
         while not deadline.expired():
-            # The server may be gone.
             self.probe()
             pause = 0.0 if ask is None else ask()
             if pause is None:

@@ -158,26 +158,29 @@ class Refusals:
     ) -> tuple[bool, PermissionDeniedError]:
         """Tell the receivers which messages are refused, or look again later."""
         concerned: list[tuple[Any, list[Any]]] = [
-            (receiver, receiver.in_flight(subject)) for receiver in lane.subscriptions.receivers()
+            (receiver, keys)
+            for receiver in lane.subscriptions.receivers()
+            if (keys := receiver.in_flight(subject))
         ]
         batches = sum([uses(subject) for uses in list(self.batches.values())])
         # Messages of batches are counted as the batch.
         single = sum([not getattr(key, "in_batch", False) for _, keys in concerned for key in keys])
-        is_known = batches > 0 or any(keys for _, keys in concerned)
+        is_known = bool(batches or concerned)
         error, name = refused.error, refused.error.subject
         # Last: a subject is added here before its message is forgotten.
-        is_certain = not self._may_be_untracked(name)
-        if is_certain and batches:
+        if self._may_be_untracked(name):
+            is_certain = False
+        elif batches:
             # One refused message is enough to refuse its batch. So the refusal is certainly about
             # the batch only if nothing else has messages to this subject.
             is_certain = batches + single == 1
-        elif is_certain and refused.count < single:
-            if time.monotonic() < refused.until:
+        else:
+            is_certain = refused.count >= single
+            if not is_certain and time.monotonic() < refused.until:
                 if not self._is_scheduled:
                     self._is_scheduled = True
                     lane.later(PAUSE, self._look_again, lane)
                 return is_known, error
-            is_certain = False
         if not is_certain:
             error = PermissionDeniedError(name, "publish", sent=True)
             # The other messages may be refused later.
@@ -185,8 +188,7 @@ class Refusals:
             self._forget_later(lane)
         del self._refused[subject]
         for receiver, keys in concerned:
-            if keys:
-                receiver.refuse(keys, error)
+            receiver.refuse(keys, error)
         return is_known, error
 
     def _look_again(self, lane: Lane) -> None:

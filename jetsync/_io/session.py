@@ -84,7 +84,6 @@ class Session:
             self.state.had_tls = parent.state.had_tls
         # Whether this process is a forked child of the one that connected.
         self.forked: bool = False
-        # Whether the plugins end with it.
         self.ends_plugins: bool = True
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
@@ -179,7 +178,6 @@ class Session:
         made.wait(min(max(deadline.remaining(), 0.0), POSTED_WAIT))
 
     def _stop(self, timeout: float) -> None:
-        """Stop the thread."""
         self._bridge.stop(timeout)
         self._is_ending = True
 
@@ -304,8 +302,6 @@ class Session:
         self.router.fail(errors.ForkedProcessError())
         self.handles.after_fork()
 
-    # The thread.
-
     def start_threads(self, *threads: threading.Thread) -> None:
         """
         Start *threads* from the loop thread, which Ctrl-C does not interrupt.
@@ -335,7 +331,6 @@ class Session:
         lane.check()
         if pong.is_lost:
             raise errors.ConnectionLostError(reason=lane.why_lost(pong.epoch) or "while flushing")
-        # The server may be gone.
         self.probe()
         raise errors.WaitTimeoutError("the server's answer to a PING", deadline.total)
 

@@ -170,14 +170,7 @@ class PagedRead:
             return []
 
     def _take(self, frames: Frames) -> Frames:
-        # Drop late answers to an earlier request, whose connection was lost.
-        if isinstance(frames, list):
-            frames = [frame for frame in frames if frame[0] == self._reply]
-        elif frames.subject != self._reply:
-            return []
-        if not self.is_open:
-            return []
-        frames = self._without_foreign(frames)
+        frames = self._own(frames)
         if not frames:
             return []
         block = _block_of(frames[-1])
@@ -205,8 +198,19 @@ class PagedRead:
             messages = self.on_status(status, block, messages)
         return messages
 
-    def _without_foreign(self, frames: Frames) -> Frames:
-        """Return the frames without those of other clients, which may publish to the inbox."""
+    def _own(self, frames: Frames) -> Frames:
+        """
+        Return the frames of the open page.
+
+        Others are late answers to an earlier request, whose connection was lost, or come from
+        other clients, which may publish to the inbox.
+        """
+        if isinstance(frames, list):
+            frames = [frame for frame in frames if frame[0] == self._reply]
+        elif frames.subject != self._reply:
+            return []
+        if not self.is_open:
+            return []
         if isinstance(frames, FrameRun) and _are_counted_down(frames):
             return frames
         foreign = [frame for frame in frames if not _is_answer(frame)]

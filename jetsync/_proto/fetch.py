@@ -244,8 +244,7 @@ class FetchEngine(Pulling):
         """
         if not self.request.no_wait or self.pulls.is_idle or self.pulls.heard > self._asked:
             return
-        found = decode_json(answer) if answer else {}
-        if not found or "error" in found:
+        if not answer or "error" in (found := decode_json(answer)):
             return
         try:
             info = from_wire(ConsumerInfo, found)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A pattern with the subject of one read would have to be compiled for each read, which takes 0.2 ms
 # and displaces a pattern of the program in the cache of `re`.
 _LINE_START: Final = re.compile(rb"(HMSG ([^ \r\n]+) ([^ \r\n]+) )[0-9]")
-_HEXADECIMAL: Final = b"0123456789abcdef"
+_HEXADECIMAL: Final = re.compile(rb"[0-9a-f]+")
 
 _SIZES: Final = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10})")
 
@@ -82,10 +82,8 @@ def take_page(
     if found is None or len(data) > LARGEST_POSITION:
         return None
     subject = found[2]
-    number = subject[len(prefix) :]
-    if not subject.startswith(prefix) or not number or number.strip(_HEXADECIMAL):
-        return None
-    if found[3] != sid:
+    is_own = subject.startswith(prefix) and found[3] == sid
+    if not is_own or _HEXADECIMAL.fullmatch(subject, len(prefix)) is None:
         return None
     known, find, is_at = _known_sizes, data.find, data.startswith
     following = b"\r\n" + found[1]

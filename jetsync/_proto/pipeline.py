@@ -318,18 +318,14 @@ def end_acks(
         other = answer
         break
     pop = in_flight.pop
-    if acked is None:
-        sequences = [
-            int(sequence) for digits, sequence in run if pop(int(digits), None) is not None
-        ]
-    else:
-        taken = [
-            (item, int(sequence))
-            for digits, sequence in run
-            if (item := pop(int(digits), None)) is not None
-        ]
-        acked += taken
-        sequences = [sequence for _, sequence in taken]
-    if not sequences:
+    taken = [
+        (item, int(sequence))
+        for digits, sequence in run
+        if (item := pop(int(digits), None)) is not None
+    ]
+    if not taken:
         return other, 0, 0, 0
+    if acked is not None:
+        acked += taken
+    sequences = [sequence for _, sequence in taken]
     return other, len(sequences), min(sequences), max(sequences)

@@ -137,13 +137,18 @@ class Pulling(Buffered):
                     if pull is not None:
                         outcome = self.follow(status, pull, now)
                     found.append((status, outcome))
+        if answers:
+            self._hear_probe(answers, now)
+        return found
+
+    def _hear_probe(self, answers: Sequence[tuple[Frame, bool]], now: float) -> None:
+        """Act on the answers to the probe, and whether each is the newest one."""
         for answer, is_last in answers:
             gone = read_gone(answer[3], self.stream, self.consumer)
             if gone is not None:
                 self.fail(gone)
             elif is_last and answer[2] is None:
                 self.exists(answer[3], now)
-        return found
 
     def awaited(self) -> tuple[int, int]:
         """

@@ -12,12 +12,11 @@ import click
 import jetsync
 from jetsync.cli._connection import jetstream
 from jetsync.cli._output import (
-    GOOD,
+    counted,
     json_option,
-    print_json,
+    print_result,
     progress,
     readable_files,
-    say,
     shown_file,
     size,
 )
@@ -79,12 +78,9 @@ def add_backups(
                 check=check,
                 on_progress=lambda done, total: show(completed=done, total=total),
             )
-        if as_json:
-            print_json(backup_dict(made))
-        else:
-            count = _messages(made.state.messages)
-            where = shown_file(folder)
-            say(f"wrote a backup of {name} to {where}, {count}, {size(made.size)}", style=GOOD)
+        what = f"{counted(made.state.messages, 'message')}, {size(made.size)}"
+        text = f"wrote a backup of {name} to {shown_file(folder)}, {what}"
+        print_result(backup_dict(made), text, as_json=as_json)
 
     def restore(
         *,
@@ -116,11 +112,9 @@ def add_backups(
                 on_progress=lambda done, _: show(completed=done),
                 **fields,
             )
-        if as_json:
-            print_json(backup_dict(found) | {"stream": made.name})
-        else:
-            count = _messages(made.cached_info.state.messages)
-            say(f"restored {made.name.removeprefix(prefix)}, {count}", style=GOOD)
+        count = counted(made.cached_info.state.messages, "message")
+        text = f"restored {made.name.removeprefix(prefix)}, {count}"
+        print_result(backup_dict(found) | {"stream": made.name}, text, as_json=as_json)
 
     about = f"Restore the {kind} of the backup in the folder DIR. It must not exist."
     name = click.option("--name", metavar="NAME", help="Restore under another name.")
@@ -134,10 +128,6 @@ def add_backups(
         command = name(command)
     command = click.argument("folder", metavar="DIR", type=FOLDER)(command)
     group.command("restore", help=about)(command)
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} {'message' if count == 1 else 'messages'}"
 
 
 def backup_dict(made: jetsync.StreamBackup) -> dict[str, Any]:

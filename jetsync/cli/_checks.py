@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -15,7 +15,7 @@ from jetsync.cli._connection import Command
 from jetsync.cli._output import duration, print_json, say, visible
 from jetsync.cli._prometheus import as_text
 from jetsync.cli._suggestions import SuggestingGroup
-from jetsync.cli._units import seconds_of
+from jetsync.cli._units import Decorator, combined, seconds_of
 from jetsync.errors import (
     ConfigurationError,
     InvalidArgumentError,
@@ -26,11 +26,9 @@ from jetsync.errors import (
 from jetsync.monitoring import Metric, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from jetsync.monitoring import Reading
-
-F = TypeVar("F", bound="Callable[..., Any]")
 
 METADATA: Final = "io.nats.monitor."
 """
@@ -84,16 +82,30 @@ class Threshold:
     below: bool = False
     """Whether a value below the limit is the problem. Otherwise the limit itself is one, too."""
 
-    levels: tuple[str, ...] = ("warn", "critical")
-
     defaults: Mapping[str, float] = attrs.field(factory=dict)
 
     def names(self) -> Iterator[tuple[str, str]]:
         """
         Yield each level with the name of its option.
         """
-        for level in self.levels:
+        for level in ("warn", "critical"):
             yield level, f"{self.option}-{level}"
+
+    def click_options(self) -> Iterator[Decorator]:
+        """
+        Yield the options of the command.
+        """
+        for level, name in self.names():
+            word = {"warn": "WARNING", "critical": "CRITICAL"}[level]
+            when = "below" if self.below else "from"
+            default = self.defaults.get(level)
+            ending = "" if default is None else f"  [default: {self.shown(default)}]"
+            yield click.option(
+                f"--{name}",
+                type=self.parse,
+                metavar={"s": "DURATION", "%": "PERCENT"}.get(self.unit, "N"),
+                help=f"{word} {when} this limit: {self.what}.{ending}",
+            )
 
     def parse(self, text: str) -> float:
         """
@@ -255,29 +267,11 @@ class Result:
         )
 
 
-def options_of(thresholds: tuple[Threshold, ...]) -> Callable[[F], F]:
+def options_of(thresholds: tuple[Threshold, ...]) -> Decorator:
     """
     Return a decorator that adds the options of thresholds.
     """
-
-    def decorate(function: F) -> F:
-        # click lists the options of decorators from the bottom up.
-        for each in reversed(thresholds):
-            for level, name in reversed(list(each.names())):
-                word = {"warn": "WARNING", "critical": "CRITICAL"}[level]
-                when = "below" if each.below else "from"
-                default = each.defaults.get(level)
-                ending = "" if default is None else f"  [default: {each.shown(default)}]"
-                option = click.option(
-                    f"--{name}",
-                    type=each.parse,
-                    metavar={"s": "DURATION", "%": "PERCENT"}.get(each.unit, "N"),
-                    help=f"{word} {when} this limit: {each.what}.{ending}",
-                )
-                function = option(function)
-        return function
-
-    return decorate
+    return combined(*(option for each in thresholds for option in each.click_options()))
 
 
 def limits_of(

@@ -17,7 +17,9 @@ import click
 
 import jetsync
 from jetsync.cli._units import (
+    Decorator,
     age_option,
+    combined,
     duration_option,
     durations_of,
     number_option,
@@ -26,8 +28,6 @@ from jetsync.cli._units import (
 from jetsync.values.codec import from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from jetsync.values.codec import ConfigModel
 
 C = TypeVar("C", bound="ConfigModel")
@@ -108,7 +108,7 @@ metadata_option: Final = click.option(
     help="Metadata. May be repeated.",
 )
 
-STREAM: Final = (
+stream_options: Final = combined(
     click.option(
         "--subjects",
         multiple=True,
@@ -199,9 +199,9 @@ STREAM: Final = (
     ),
     metadata_option,
 )
-"""The options of :func:`stream_options`, in the order of the help."""
+"""The options for fields of streams. :func:`stream_fields` takes their values."""
 
-CONSUMER: Final = (
+consumer_options: Final = combined(
     description_option(help="Description of the consumer."),
     repeated_option(
         "--filter",
@@ -272,46 +272,23 @@ CONSUMER: Final = (
     ),
     metadata_option,
 )
-"""The options of :func:`consumer_options`, in the order of the help."""
+"""The options for fields of consumers. :func:`consumer_fields` takes their values."""
 
 
-def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options for fields of streams. :func:`stream_fields` takes their values.
-    """
-    return _with(STREAM, command)
-
-
-def consumer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options for fields of consumers. :func:`consumer_fields` takes their values.
-    """
-    return _with(CONSUMER, command)
-
-
-def bucket_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def bucket_options(what: str) -> Decorator:
     """
     Return a decorator that adds the options of key-value buckets and object stores.
 
     Args:
         what: What is created.
     """
-    options = (
+    return combined(
         description_option(help=f"Description of the {what}."),
         size_option("--max-bytes", help=f"Maximum size of the {what}, such as 1GB."),
         storage_option(help=f"Where to store the {what}."),
         replicas_option,
         click.option("--compression", is_flag=True, default=None, help="Compress the files."),
     )
-    return functools.partial(_with, options)
-
-
-def _with(
-    options: Iterable[Callable[[Any], Any]], command: Callable[..., Any]
-) -> Callable[..., Any]:
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command
 
 
 def stream_fields(

@@ -18,12 +18,14 @@ from jetsync.cli._output import (
     dry_run_option,
     duration,
     force_option,
+    limit,
     print_json,
     print_table,
     say,
     size,
     warn,
 )
+from jetsync.cli._units import combined
 from jetsync.values.codec import WireModel, to_wire
 
 if TYPE_CHECKING:
@@ -33,12 +35,16 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="ConfigModel")
 
-SECONDS: Final = frozenset(
-    {"max_age", "duplicate_window", "subject_delete_marker_ttl", "ack_wait", "max_expires"}
-    | {"inactive_threshold", "idle_heartbeat", "priority_timeout"}
+SECONDS: Final = (
+    *("max_age", "duplicate_window", "subject_delete_marker_ttl", "ack_wait", "max_expires"),
+    *("inactive_threshold", "idle_heartbeat", "priority_timeout"),
 )
-BYTES: Final = frozenset({"max_bytes", "max_msg_size"})
-"""The fields that are shown with a unit."""
+UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
+    **dict.fromkeys(SECONDS, lambda value: duration(value) if value else "none"),
+    **dict.fromkeys(("max_bytes", "max_msg_size"), size),
+    "backoff": lambda value: ", ".join(map(duration, value)),
+}
+"""How the fields are shown that have a unit."""
 
 OF_SERVERS: Final = "_nats."
 """The start of the metadata that servers set themselves."""
@@ -137,11 +143,8 @@ class Change(Generic[C]):
             warn(text)
 
 
-def edit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options of :meth:`Change.run`, apart from --json.
-    """
-    return dry_run_option(force_option(command))
+edit_options: Final = combined(dry_run_option, force_option)
+"""The options of :meth:`Change.run`, apart from --json."""
 
 
 def changed_fields(now: Any, file: ConfigModel, given: dict[str, Any]) -> dict[str, Any]:
@@ -181,16 +184,12 @@ def shown(name: str, value: Any) -> str:
     """
     if value is None:
         return "not set"
+    if name in UNITS:
+        return UNITS[name](value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name in SECONDS:
-        return duration(value) if value else "none"
-    if name in BYTES:
-        return size(value)
     if isinstance(value, int):
-        return "unlimited" if value < 0 else f"{value:,}"
-    if name == "backoff":
-        return ", ".join(map(duration, value))
+        return limit(value)
     if isinstance(value, list):
         return ", ".join(shown("", each) for each in value)
     if isinstance(value, WireModel):

@@ -21,7 +21,6 @@ import click
 
 from jetsync._base.files import replaceable
 from jetsync.errors import JetSyncError
-from jetsync.values.codec import to_wire
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from jetsync.values.codec import WireModel
     from jetsync.values.headers import Headers
 
 T = TypeVar("T")
@@ -433,14 +431,38 @@ def print_list(
         print_table(rows[0], (each.values() for each in rows), numbers=numbers)
 
 
-def print_result(info: WireModel, text: str, *, as_json: bool) -> None:
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
     """
     Print what a command made or changed: as JSON, or as a line.
     """
     if as_json:
-        print_json(to_wire(info))
+        print_json(value)
     else:
         say(text, style=GOOD)
+
+
+def check_form(what: str, *, raw: bool, as_json: bool) -> None:
+    """
+    Refuse --raw together with --json.
+    """
+    if raw and as_json:
+        raise click.UsageError(f"--raw prints only the {what}: leave out --json.")
+
+
+def print_item(
+    pairs: Iterable[tuple[str, object]], data: bytes, value: Any, *, raw: bool, as_json: bool
+) -> None:
+    """
+    Print a message or a key with its payload: the bytes alone, as JSON, or for people.
+    """
+    if raw:
+        write_raw(data)
+    elif as_json:
+        print_json(value)
+    else:
+        print_pairs(pairs)
+        say()
+        say(payload(data), lines=True)
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -485,6 +507,20 @@ def duration(seconds: float) -> str:
     # A rest of a long duration may have the rounding error of the whole.
     rest = f"{round(left, 6):g}s"
     return text + rest if rest != "0s" or not text else text
+
+
+def optional(show: Callable[[T], str], value: T | None) -> str | None:
+    """
+    Return a value as *show* writes it, or None for :func:`print_pairs` if there is none.
+    """
+    return None if value is None else show(value)
+
+
+def counted(count: int, what: str) -> str:
+    """
+    Return a number with the word for what was counted, which gets an `s` in the plural.
+    """
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def limit(count: int) -> str:

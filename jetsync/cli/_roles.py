@@ -69,20 +69,9 @@ class Role:
     options: tuple[Option, ...] = ()
 
 
-@attrs.frozen
-class Permission:
+def permissions_of(role: Role, given: Mapping[str, Any]) -> list[Line]:
     """
-    A permission of a user.
-    """
-
-    operation: Operation
-    subject: str
-    why: str
-
-
-def permissions_of(role: Role, given: Mapping[str, Any]) -> list[Permission]:
-    """
-    Return what a user needs for a role.
+    Return what a user needs for a role: lines whose subjects have the values.
 
     Args:
         role: The role.
@@ -93,16 +82,15 @@ def permissions_of(role: Role, given: Mapping[str, Any]) -> list[Permission]:
     for option in role.options:
         if option.default is not None:
             values[option.name] = values.get(option.name) or (option.default,)
-    found: dict[tuple[str, str], Permission] = {}
+    found: dict[tuple[str, str], Line] = {}
     for line in role.lines:
         if line.option is not None and not _are_given(line.option, given):
             continue
         if line.unless is not None and _are_given(line.unless, given):
             continue
         for subject in _subjects(line.subject, values):
-            needed = Permission(line.operation, subject, line.why)
             # One permission may be needed for two reasons.
-            found.setdefault((line.operation, subject), needed)
+            found.setdefault((line.operation, subject), attrs.evolve(line, subject=subject))
     return [*found.values()]
 
 

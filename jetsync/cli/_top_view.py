@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync.cli._output import ERROR, NAME, duration, literal, size
+from jetsync.cli._output import ERROR, NAME, counted, duration, literal, size
 from jetsync.cli._reports import ago, copies, in_order, last_ack, rate
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ class Screenful:
             f"stored {rate(stored)}/s",
             f"delivered {rate(delivered)}/s",
             f"lag {compact(waiting)}",
-            f"{_count(view.requests, 'request')} in {duration(round(view.seconds, 3))}",
+            f"{counted(view.requests, 'request')} in {duration(round(view.seconds, 3))}",
         ]
         if view.waiting:
-            parts.append(f"consumers of {_count(view.waiting, 'stream')} from earlier")
+            parts.append(f"consumers of {counted(view.waiting, 'stream')} from earlier")
         return "   ".join(parts)
 
     def _table(self, names: Sequence[str], columns: Sequence[Column], rows: Sequence[Row]) -> Table:
@@ -207,7 +207,3 @@ def compact(count: int) -> str:
         return f"{count:,}"
     number, unit = (count / 10**6, "M") if count < 10**9 else (count / 10**9, "G")
     return f"{number:.2f}{unit}" if number < 100 else f"{number:,.0f}{unit}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,5 +1,6 @@
 """
-Durations, sizes, times, numbers and headers as people write them on the command line.
+Durations, sizes, times, numbers and headers as people write them on the command line, and options
+for them.
 """
 
 from __future__ import annotations
@@ -8,9 +9,15 @@ import datetime as dt
 import functools
 import re
 from decimal import Decimal
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
+"""What adds an option to the function of a command."""
 
 _SECONDS: Final = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _NUMBER: Final = r"\d+(?:\.\d+)?"
@@ -120,6 +127,20 @@ def header_of(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
     return name.strip(), value.strip()
+
+
+def combined(*options: Decorator) -> Decorator:
+    """
+    Return a decorator that adds several options, in the order of the help.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        # click lists the options of decorators from the bottom up.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 number_option: Final = functools.partial(click.option, type=click.IntRange(min=1), metavar="N")

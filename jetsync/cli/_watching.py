@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jetsync.cli._connection import connect
-from jetsync.cli._output import print_each, until_ctrl_c
-from jetsync.cli._units import number_option
+from jetsync.cli._output import print_each, print_json_line, until_ctrl_c
+from jetsync.cli._units import Decorator, combined, number_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jetsync.objects.watch import ObjectWatch
 
 
-def watch_options(item: str, items: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def watch_options(item: str, items: str) -> Decorator:
     """
     Return a decorator that adds the options of :func:`print_changes`.
 
@@ -28,28 +28,22 @@ def watch_options(item: str, items: str) -> Callable[[Callable[..., Any]], Calla
         item: What is on a line.
         items: Several of them.
     """
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            click.option(
-                "--json", "as_json", is_flag=True, help=f"Print JSON, one {item} per line."
-            ),
-            click.option("--no-follow", is_flag=True, help=f"End after the stored {items}."),
-            number_option("--count", help=f"End after N {items}."),
-            click.option("--ignore-deletes", is_flag=True, help="Leave out deletions."),
-            click.option("--updates-only", is_flag=True, help="Begin with the next change."),
-        ):
-            command = option(command)
-        return command
-
-    return decorate
+    return combined(
+        click.option("--updates-only", is_flag=True, help="Begin with the next change."),
+        click.option("--ignore-deletes", is_flag=True, help="Leave out deletions."),
+        number_option("--count", help=f"End after N {items}."),
+        click.option("--no-follow", is_flag=True, help=f"End after the stored {items}."),
+        click.option("--json", "as_json", is_flag=True, help=f"Print JSON, one {item} per line."),
+    )
 
 
 def print_changes(
     options: jetsync.ConnectOptions,
     watch: Callable[[jetsync.JetStream], Watch[bytes] | ObjectWatch],
     show: Callable[[Any], object],
+    as_dict: Callable[[Any], dict[str, Any]],
     *,
+    as_json: bool,
     count: int | None,
     no_follow: bool,
 ) -> None:
@@ -59,10 +53,14 @@ def print_changes(
     Args:
         options: The connection.
         watch: Opens the watch.
-        show: Prints one change.
+        show: Prints one change as a line.
+        as_dict: Returns one change for JSON.
+        as_json: Whether to print JSON.
         count: End after so many.
         no_follow: End after what is stored.
     """
     with until_ctrl_c(), connect(options) as client, watch(client.jetstream()) as found:
         changes: Any = found.initial() if no_follow else found
-        print_each(changes, show, count)
+        print_each(
+            changes, (lambda change: print_json_line(as_dict(change))) if as_json else show, count
+        )

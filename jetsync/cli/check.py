@@ -24,7 +24,7 @@ from jetsync.cli._checks import (
 from jetsync.cli._connection import connect, jetstream
 from jetsync.cli._name_completion import bucket_argument, consumer_argument, stream_argument
 from jetsync.cli._output import duration
-from jetsync.cli.doctor import ask_servers
+from jetsync.cli.doctor import ask_servers, unhealthy
 from jetsync.errors import ApiError, KeyNotFoundError, NoRespondersError
 from jetsync.monitoring import Monitor, samples
 from jetsync.monitoring.metrics import SILENT, leader, replica_lag
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import jetsync
-    from jetsync.monitoring import ConsumerReading, StreamReading
+    from jetsync.monitoring import ConsumerReading
     from jetsync.values.stream_info import StreamInfo
 
 PEERS: Final = (
@@ -115,8 +115,7 @@ def check_stream(*, options: jetsync.ConnectOptions, stream: str, **given: Any) 
 
     Without limits, the check is OK if the stream has a leader.
     """
-    found, result = read_stream(options, validate_name("stream", stream), "stream", stream)
-    info = info_of(found)
+    info, result = read_stream(options, validate_name("stream", stream), "stream", stream)
     sources = [*([info.mirror] if info.mirror else []), *info.sources]
     metadata = info.config.metadata
     fewest = number_of("min-sources", given, metadata)
@@ -221,8 +220,7 @@ def check_bucket(
     Without limits, the check is OK if the bucket has a leader.
     """
     store = jetstream(options).key_value(bucket)
-    found, result = read_stream(options, f"KV_{bucket}", "bucket", bucket)
-    info = info_of(found)
+    info, result = read_stream(options, f"KV_{bucket}", "bucket", bucket)
     metadata = info.config.metadata
     values: dict[str, float | None] = {
         "values": info.state.messages,
@@ -317,10 +315,8 @@ def server_values(
         return {}
     if expect is not None and len(servers) != expect:
         result.problem(Level.CRITICAL, f"{len(servers)} servers answer, not {expect}")
-    for varz, health in servers:
-        if health is None or not health.ok:
-            why = "no answer" if health is None else health.error or health.status
-            result.problem(Level.CRITICAL, f"server {varz.server.name} is not healthy: {why}")
+    for problem in unhealthy(servers):
+        result.problem(Level.CRITICAL, problem)
     return {
         "cpu": max(varz.cpu for varz, _ in servers),
         "conn": max(varz.connections for varz, _ in servers),
@@ -331,22 +327,16 @@ def server_values(
 
 def read_stream(
     options: jetsync.ConnectOptions, stream: str, check: str, name: str
-) -> tuple[StreamReading, Result]:
+) -> tuple[StreamInfo, Result]:
     """
     Read a stream without its consumers, and begin the result.
     """
     monitor = Monitor(jetstream(options), streams=[stream], consumers=(), account=False)
     reading = monitor.read(timeout=options.request_timeout)
     check_of(reading)
-    return reading.streams[0], Result(check, name, samples=list(samples(reading)))
-
-
-def info_of(found: StreamReading) -> StreamInfo:
-    """
-    Return the description of a stream that answered.
-    """
-    assert found.info is not None
-    return found.info
+    info = reading.streams[0].info
+    assert info is not None
+    return info, Result(check, name, samples=list(samples(reading)))
 
 
 def fullness(info: StreamInfo) -> dict[str, float | None]:
@@ -373,20 +363,29 @@ def peers(
     if expect is not None and len(followers) + 1 != expect:
         result.problem(Level.CRITICAL, f"{len(followers) + 1} of {expect} replicas")
     for each in followers:
-        who = f"replica {each.name or each.peer}"
-        if each.offline:
-            ago = f", last seen {duration(round(each.active))} ago" if each.active else ""
-            result.problem(Level.CRITICAL, f"{who} is offline{ago}")
-        elif not each.current and not each.active:
-            # Servers do not report such a replica as offline, and 0 is not the time.
-            result.problem(Level.CRITICAL, f"{who} was not seen by the leader")
-        elif not each.current:
-            # Under load, a follower may be a few operations behind for a moment.
-            result.problem(Level.WARNING, f"{who} is not up to date")
+        level, what = state_of(each)
+        if level is not Level.OK:
+            result.problem(level, f"replica {each.name or each.peer} {what}")
     if not followers:
         return {}
     seen = longest(each.active for each in followers if each.current or each.active)
     return {"peer-lag": replica_lag(cluster), "peer-seen": seen}
+
+
+def state_of(follower: jetsync.PeerInfo) -> tuple[Level, str]:
+    """
+    Return what is wrong with a follower, and how bad it is.
+    """
+    seen = f", last seen {duration(round(follower.active))} ago" if follower.active else ""
+    if follower.offline:
+        return Level.CRITICAL, f"is offline{seen}"
+    if follower.current:
+        return Level.OK, ""
+    if not seen:
+        # Servers do not report such a replica as offline, and 0 is not the time.
+        return Level.CRITICAL, "was not seen by the leader"
+    # Under load, a follower may be a few operations behind for a moment.
+    return Level.WARNING, "is not up to date"
 
 
 def longest(times: Iterable[float | None]) -> float | None:

@@ -23,7 +23,6 @@ from jetsync.cli._connection import Group, connect, jetstream
 from jetsync.cli._edit import Change, changed_fields, edit_options
 from jetsync.cli._name_completion import consumer_argument, stream_argument, stream_names
 from jetsync.cli._output import (
-    GOOD,
     NAME,
     WARNING,
     Styled,
@@ -33,6 +32,7 @@ from jetsync.cli._output import (
     json_option,
     limit,
     moment,
+    optional,
     print_json,
     print_list,
     print_pairs,
@@ -126,9 +126,9 @@ def show_consumer(
             ("created", moment(info.created)),
             ("durable", "yes" if config.durable_name else "no"),
             ("filters", ", ".join(filters)),
-            ("delivers", config.deliver_policy and config.deliver_policy.value),
-            ("acknowledgement", config.ack_policy and config.ack_policy.value),
-            ("ack wait", duration(config.ack_wait) if config.ack_wait else None),
+            ("delivers", config.deliver_policy),
+            ("acknowledgement", config.ack_policy),
+            ("ack wait", optional(duration, config.ack_wait or None)),
             ("backoff", ", ".join(map(duration, config.backoff or ()))),
             ("max deliver", config.max_deliver and limit(config.max_deliver)),
             ("max ack pending", config.max_ack_pending and limit(config.max_ack_pending)),
@@ -229,7 +229,8 @@ def add_consumer(
         read_config(file, jetsync.ConsumerConfig), name=None, durable_name=name, **fields
     )
     info = jetstream(options).create_consumer(stream, config).cached_info
-    print_result(info, f"created the consumer {info.name} of {stream}", as_json=as_json)
+    text = f"created the consumer {info.name} of {stream}"
+    print_result(to_wire(info), text, as_json=as_json)
 
 
 @consumer.command("edit")
@@ -294,7 +295,7 @@ def pause_consumer(
     if not state.paused:
         raise click.ClickException(f"consumer {name} is not paused: {moment(until)} is over")
     text = f"paused the consumer {name} of {stream} until {moment(state.pause_until)}"
-    print_result(state, text, as_json=as_json)
+    print_result(to_wire(state), text, as_json=as_json)
 
 
 @consumer.command("resume")
@@ -308,7 +309,8 @@ def resume_consumer(
     End the pause of the consumer NAME of STREAM.
     """
     state = jetstream(options).stream(stream, lookup=False).resume_consumer(name)
-    print_result(state, f"the consumer {name} of {stream} delivers messages", as_json=as_json)
+    text = f"the consumer {name} of {stream} delivers messages"
+    print_result(to_wire(state), text, as_json=as_json)
 
 
 @consumer.command("reset")
@@ -342,10 +344,11 @@ def reset_consumer(
         as_json=as_json,
     )
     done = js.stream(stream, lookup=False).reset_consumer(name, seq)
-    if as_json:
-        print_json({"reset_seq": done.reset_seq, "consumer": to_wire(done.info)})
-    else:
-        say(f"the consumer {name} of {stream} continues at {done.reset_seq:,}", style=GOOD)
+    print_result(
+        {"reset_seq": done.reset_seq, "consumer": to_wire(done.info)},
+        f"the consumer {name} of {stream} continues at {done.reset_seq:,}",
+        as_json=as_json,
+    )
 
 
 @consumer.command("next")

@@ -21,22 +21,22 @@ from jetsync.cli._output import (
     NAME,
     WARNING,
     Styled,
+    check_form,
     confirm,
+    counted,
     dry_run_option,
     force_option,
     json_option,
     moment,
-    payload,
+    print_item,
     print_json,
     print_list,
-    print_pairs,
     progress,
     say,
     text_or_base64,
     warn,
-    write_raw,
 )
-from jetsync.cli._units import moment_of, number_option
+from jetsync.cli._units import combined, moment_of, number_option
 from jetsync.values import dead_letter as headers_of
 
 if TYPE_CHECKING:
@@ -165,39 +165,31 @@ class Selection:
         )
 
 
-def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options that select dead letters.
-    """
-    for option in (
-        click.option(
-            "--until",
-            type=moment_of,
-            metavar="TIME",
-            help="Only those that were given up before TIME.",
-        ),
-        click.option(
-            "--since",
-            type=moment_of,
-            metavar="TIME",
-            help="Only those that were given up at TIME or later: 2026-08-06T18:00, or 1h30m for"
-            " an age.",
-        ),
-        click.option("--reason", metavar="TEXT", help="Only those with TEXT in their reason."),
-        click.option("--consumer", metavar="NAME", help="Only those of the consumer NAME."),
-        click.option(
-            "--from",
-            "stream_name",
-            metavar="NAME",
-            help="Only those whose originals are in the stream NAME.",
-        ),
-        click.option(
-            "--subject", metavar="FILTER", help="Only those that are stored under FILTER."
-        ),
-    ):
-        command = option(command)
-    return command
-
+selection_options: Final = combined(
+    click.option("--subject", metavar="FILTER", help="Only those that are stored under FILTER."),
+    click.option(
+        "--from",
+        "stream_name",
+        metavar="NAME",
+        help="Only those whose originals are in the stream NAME.",
+    ),
+    click.option("--consumer", metavar="NAME", help="Only those of the consumer NAME."),
+    click.option("--reason", metavar="TEXT", help="Only those with TEXT in their reason."),
+    click.option(
+        "--since",
+        type=moment_of,
+        metavar="TIME",
+        help="Only those that were given up at TIME or later: 2026-08-06T18:00, or 1h30m for an"
+        " age.",
+    ),
+    click.option(
+        "--until",
+        type=moment_of,
+        metavar="TIME",
+        help="Only those that were given up before TIME.",
+    ),
+)
+"""The options of a :class:`Selection`."""
 
 sequences_argument: Final = click.argument("sequences", nargs=-1, type=click.IntRange(min=1))
 all_option: Final = click.option("--all", "every", is_flag=True, help="All dead letters of STREAM.")
@@ -264,35 +256,25 @@ def show_letter(
     """
     Show the dead letter at SEQUENCE of STREAM, with its payload.
     """
-    if raw and as_json:
-        raise click.UsageError("--raw prints only the payload: leave out --json.")
+    check_form("payload", raw=raw, as_json=as_json)
     (letter,) = Selection(sequences=(sequence,)).letters(jetstream(options).stream(stream))
     message = letter.message
-    if raw:
-        write_raw(message.data)
-        return
-    if as_json:
-        print_json(letter.as_json())
-        return
-    print_pairs(
-        [
-            ("sequence", Styled(f"{message.sequence} of {message.stream}", NAME)),
-            ("stored under", message.subject),
-            ("given up", moment(message.timestamp)),
-            ("reason", letter.reason),
-            ("subject", letter.header(headers_of.SUBJECT)),
-            ("original", f"{letter.header(headers_of.SEQUENCE)} of {letter.stream}"),
-            ("consumer", letter.consumer),
-            ("deliveries", letter.header(headers_of.DELIVERIES)),
-            *(
-                (f"header {name}", value)
-                for name, values in letter.original_headers.items()
-                for value in values
-            ),
-        ]
-    )
-    say()
-    say(payload(message.data), lines=True)
+    pairs = [
+        ("sequence", Styled(f"{message.sequence} of {message.stream}", NAME)),
+        ("stored under", message.subject),
+        ("given up", moment(message.timestamp)),
+        ("reason", letter.reason),
+        ("subject", letter.header(headers_of.SUBJECT)),
+        ("original", f"{letter.header(headers_of.SEQUENCE)} of {letter.stream}"),
+        ("consumer", letter.consumer),
+        ("deliveries", letter.header(headers_of.DELIVERIES)),
+        *(
+            (f"header {name}", value)
+            for name, values in letter.original_headers.items()
+            for value in values
+        ),
+    ]
+    print_item(pairs, message.data, letter.as_json(), raw=raw, as_json=as_json)
 
 
 @dead.command("replay")
@@ -329,7 +311,7 @@ def replay_letters(
         _check_deletable(found)
     chosen = [letter.message.sequence for letter in selection.letters(found)]
     if not _go_on(
-        f"Publish {_count(chosen, 'message')} again"
+        f"Publish {counted(len(chosen), 'message')} again"
         + ("?" if keep else f", and remove {'it' if len(chosen) == 1 else 'them'} from {stream}?"),
         chosen,
         dry_run=dry_run,
@@ -375,7 +357,7 @@ def remove_letters(
     found = jetstream(options).stream(stream)
     _check_deletable(found)
     chosen = [letter.message.sequence for letter in selection.letters(found)]
-    question = f"Remove {_count(chosen, 'dead letter')} from {stream}?"
+    question = f"Remove {counted(len(chosen), 'dead letter')} from {stream}?"
     if not _go_on(question, chosen, dry_run=dry_run, force=force, as_json=as_json):
         return
 
@@ -430,7 +412,7 @@ def _go_on(question: str, chosen: list[int], *, dry_run: bool, force: bool, as_j
         elif not chosen:
             say("No dead letter matches.")
         else:
-            say(f"{_count(chosen, 'dead letter')}: {', '.join(map(str, chosen))}")
+            say(f"{counted(len(chosen), 'dead letter')}: {', '.join(map(str, chosen))}")
         return False
     confirm(question, force=force, as_json=as_json)
     return True
@@ -462,24 +444,20 @@ def _each(
                     failed.append({"sequence": sequence, "error": str(error)})
                 show_progress(completed=number)
     except BaseException:
-        warn(f"{len(done):,} of {_count(chosen, what)} {_were(done)} {done_how}")
+        warn(f"{len(done):,} of {counted(len(chosen), what)} {_were(done)} {done_how}")
         raise
     if as_json:
         result = {"chosen": chosen, "done": done, "duplicates": duplicates, "failed": failed}
         print_json(result)
     else:
         if done:
-            say(f"{_count(done, what)} {_were(done)} {done_how}", style=GOOD)
+            say(f"{counted(len(done), what)} {_were(done)} {done_how}", style=GOOD)
         if duplicates:
             say(f"{duplicates:,} of them had been stored before", style=WARNING)
         for each in failed:
             warn(f"dead letter {each['sequence']} stays: {each['error']}")
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def _count(found: list[int], what: str) -> str:
-    return f"{len(found):,} {what}" + ("" if len(found) == 1 else "s")
 
 
 def _were(found: list[int]) -> str:

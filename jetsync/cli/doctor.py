@@ -78,6 +78,9 @@ class Report:
     rtt: float
     """The median of some round trips, in seconds."""
 
+    level: int
+    """The API level of the server that answers JetStream requests."""
+
     account: jetsync.AccountInfo | None
     jetstream: str | None
     """Why there is no JetStream; `None` if there is."""
@@ -95,13 +98,9 @@ class Report:
         """
         What is wrong.
         """
-        if not self.servers:
-            return [] if self.jetstream is None else [self.jetstream]
-        return [
-            f"server {varz.server.name} is not healthy: {_health(health)}"
-            for varz, health in self.servers
-            if health is None or not health.ok
-        ]
+        if self.servers:
+            return unhealthy(self.servers)
+        return [] if self.jetstream is None else [self.jetstream]
 
     def as_json(self, problems: list[str]) -> dict[str, Any]:
         """
@@ -125,13 +124,6 @@ class Report:
             "specifications": [each.as_json() for each in self.specifications],
             **({"servers": [*starmap(_server_as_json, self.servers)]} if self.servers else {}),
         }
-
-    @property
-    def level(self) -> int:
-        """
-        The API level of the server that answers JetStream requests.
-        """
-        return self.server.api_level if self.account is None else self.account.api.level
 
 
 @click.command(cls=Command)
@@ -265,6 +257,7 @@ def examine(options: jetsync.ConnectOptions) -> Report:
             # The connection fails if one of the two asks for TLS and the other offers none.
             tls=server.raw.get("tls_required") is True or asks_tls(options),
             rtt=rtt,
+            level=level,
             account=account,
             jetstream=jetstream,
             verdicts=verdicts(server.version, level, jetstream=jetstream),
@@ -284,6 +277,17 @@ def ask_servers(client: jetsync.Client) -> Servers:
         return ()
     by_id = {each.server.id: each for each in healthy}
     return tuple((each, by_id.get(each.server.id)) for each in found)
+
+
+def unhealthy(servers: Servers) -> list[str]:
+    """
+    Return what is wrong with each server that is not healthy.
+    """
+    return [
+        f"server {varz.server.name} is not healthy: {_health(health)}"
+        for varz, health in servers
+        if _health(health) != "ok"
+    ]
 
 
 def _health(health: jetsync.Healthz | None) -> str:
@@ -306,7 +310,7 @@ def _server_as_json(varz: jetsync.Varz, health: jetsync.Healthz | None) -> dict[
         "cluster": varz.server.cluster,
         "version": varz.server.ver,
         "jetstream": varz.server.jetstream,
-        "healthy": health is not None and health.ok,
+        "healthy": _health(health) == "ok",
         "health": _health(health),
         "sync_always": varz.sync_always,
         "sync_interval": varz.sync_interval,
@@ -360,7 +364,7 @@ def show(report: Report) -> None:
                     varz.server.name,
                     varz.server.ver,
                     varz.server.cluster or "",
-                    Styled(_health(health), GOOD if health is not None and health.ok else ERROR),
+                    Styled(_health(health), GOOD if _health(health) == "ok" else ERROR),
                     _sync(varz),
                     varz.uptime,
                     f"{varz.connections:,}",

@@ -11,14 +11,11 @@ import click
 from jetsync.cli._connection import Command, jetstream
 from jetsync.cli._name_completion import stream_argument
 from jetsync.cli._output import (
+    check_form,
     json_option,
     message_dict,
     moment,
-    payload,
-    print_json,
-    print_pairs,
-    say,
-    write_raw,
+    print_item,
 )
 from jetsync.cli._units import moment_of, number_option
 
@@ -63,8 +60,7 @@ def get(
         raise click.UsageError("Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME.")
     if start is not None and following is None:
         raise click.UsageError("--from needs --next.")
-    if raw and as_json:
-        raise click.UsageError("--raw prints only the payload: leave out --json.")
+    check_form("payload", raw=raw, as_json=as_json)
     number = seq if sequence is None else sequence
     found = jetstream(options).stream(stream)
     if last is not None:
@@ -76,21 +72,14 @@ def get(
     else:
         assert number is not None
         message = found.get_message(number)
-    if raw:
-        write_raw(message.data)
-    elif as_json:
-        fields = (message.stream, message.sequence, message.subject, message.timestamp)
-        print_json(message_dict(*fields, message.headers, message.data))
-    else:
-        print_pairs(
-            [
-                ("stream", message.stream),
-                ("sequence", message.sequence),
-                ("subject", message.subject),
-                ("time", moment(message.timestamp)),
-                ("marker", message.marker and message.marker.value),
-                *((f"header {name}", value) for name, value in message.headers.items()),
-            ]
-        )
-        say()
-        say(payload(message.data), lines=True)
+    pairs = [
+        ("stream", message.stream),
+        ("sequence", message.sequence),
+        ("subject", message.subject),
+        ("time", moment(message.timestamp)),
+        ("marker", message.marker and message.marker.value),
+        *((f"header {name}", value) for name, value in message.headers.items()),
+    ]
+    fields = (message.stream, message.sequence, message.subject, message.timestamp)
+    shown = message_dict(*fields, message.headers, message.data)
+    print_item(pairs, message.data, shown, raw=raw, as_json=as_json)

@@ -20,14 +20,17 @@ from jetsync.cli._output import (
     WARNING,
     Styled,
     attributes,
+    check_form,
     confirm,
+    counted,
     duration,
     force_option,
     json_option,
     moment,
+    optional,
     payload,
+    print_item,
     print_json,
-    print_json_line,
     print_list,
     print_pairs,
     read_input,
@@ -35,7 +38,6 @@ from jetsync.cli._output import (
     show_line,
     size,
     text_or_base64,
-    write_raw,
 )
 from jetsync.cli._units import age_option, number_option, size_option, ttl_option
 from jetsync.cli._watching import print_changes, watch_options
@@ -148,14 +150,11 @@ def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> No
             ("last revision", f"{found.last_revision:,}"),
             ("size", size(found.bytes)),
             ("history", found.history),
-            ("ttl", None if found.ttl is None else duration(found.ttl)),
-            (
-                "limit markers",
-                None if found.limit_marker_ttl is None else duration(found.limit_marker_ttl),
-            ),
+            ("ttl", optional(duration, found.ttl)),
+            ("limit markers", optional(duration, found.limit_marker_ttl)),
             ("transactions", "yes" if found.allows_atomic else "no"),
             ("compressed", "yes" if found.is_compressed else "no"),
-            ("storage", config.storage and config.storage.value),
+            ("storage", config.storage),
             ("replicas", config.num_replicas),
         ]
     )
@@ -179,25 +178,16 @@ def get(
     """
     Show the value of KEY in BUCKET.
     """
-    if raw and as_json:
-        raise click.UsageError("--raw prints only the value: leave out --json.")
+    check_form("value", raw=raw, as_json=as_json)
     entry = jetstream(options).key_value(bucket).get(key, revision)
-    if raw:
-        write_raw(entry.value)
-    elif as_json:
-        print_json(entry_dict(entry))
-    else:
-        print_pairs(
-            [
-                ("bucket", entry.bucket),
-                ("key", entry.key),
-                ("revision", entry.revision),
-                ("time", moment(entry.created)),
-                ("ttl", duration(entry.ttl) if isinstance(entry.ttl, float) else entry.ttl),
-            ]
-        )
-        say()
-        say(payload(entry.value), lines=True)
+    pairs = [
+        ("bucket", entry.bucket),
+        ("key", entry.key),
+        ("revision", entry.revision),
+        ("time", moment(entry.created)),
+        ("ttl", duration(entry.ttl) if isinstance(entry.ttl, float) else entry.ttl),
+    ]
+    print_item(pairs, entry.value, entry_dict(entry), raw=raw, as_json=as_json)
 
 
 @kv.command()
@@ -325,7 +315,7 @@ def compact(
     found = jetstream(options).key_value(bucket)
     confirm(f"Remove what is left of deleted keys in {bucket}?", force=force)
     count = found.purge_deletes(older_than)
-    say(f"removed what was left of {count:,} deleted {'key' if count == 1 else 'keys'}")
+    say(f"removed what was left of {counted(count, 'deleted key')}")
 
 
 @kv.command()
@@ -388,7 +378,9 @@ def watch(
     print_changes(
         options,
         lambda js: js.key_value(bucket).watch(*patterns, **start),
-        show_json if as_json else show,
+        show,
+        entry_dict,
+        as_json=as_json,
         count=count,
         no_follow=no_follow,
     )
@@ -403,13 +395,6 @@ def show(entry: jetsync.Entry) -> None:
         reason = entry.operation if entry.marker is None else entry.marker
         what = Styled(f"[{reason.value}]", WARNING)
     show_line(entry.revision, entry.created, entry.key, what)
-
-
-def show_json(entry: jetsync.Entry) -> None:
-    """
-    Print an entry as one line of JSON.
-    """
-    print_json_line(entry_dict(entry))
 
 
 def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:

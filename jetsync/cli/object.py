@@ -23,15 +23,17 @@ from jetsync.cli._output import (
     attributes,
     check_output,
     confirm,
+    counted,
     duration,
     force_option,
     json_option,
     moment,
     open_input,
+    optional,
     print_json,
-    print_json_line,
     print_list,
     print_pairs,
+    print_result,
     progress,
     readable_files,
     say,
@@ -164,10 +166,10 @@ def _show_status(found: jetsync.ObjectStoreStatus, *, as_json: bool) -> None:
             ("bucket", Styled(found.bucket, NAME)),
             ("description", found.description),
             ("size", size(found.bytes)),
-            ("ttl", None if found.ttl is None else duration(found.ttl)),
+            ("ttl", optional(duration, found.ttl)),
             ("sealed", "yes" if found.is_sealed else "no"),
             ("compressed", "yes" if found.is_compressed else "no"),
-            ("storage", found.storage and found.storage.value),
+            ("storage", found.storage),
             ("replicas", found.num_replicas),
             *((f"metadata {key}", value) for key, value in found.metadata.items()),
         ]
@@ -211,10 +213,8 @@ def put(
                 found = store.put(name, open_input("the data"), **fields)
             else:
                 found = store.put_file(name, path, **fields)
-    if as_json:
-        print_json(info_dict(found))
-    else:
-        say(f"stored {found.name} in {found.bucket}, {size(found.size)}", style=GOOD)
+    text = f"stored {found.name} in {found.bucket}, {size(found.size)}"
+    print_result(info_dict(found), text, as_json=as_json)
 
 
 @object.command()
@@ -314,7 +314,9 @@ def watch(
     print_changes(
         options,
         lambda js: js.object_store(bucket).watch(*names, **start),
-        _show_json if as_json else _show,
+        _show,
+        info_dict,
+        as_json=as_json,
         count=count,
         no_follow=no_follow,
     )
@@ -328,13 +330,6 @@ def _show(info: jetsync.ObjectInfo) -> None:
     if info.is_deleted:
         what = Styled("[DEL]", WARNING)
     show_line(info.revision, info.modified, info.name, what)
-
-
-def _show_json(info: jetsync.ObjectInfo) -> None:
-    """
-    Print an object as one line of JSON.
-    """
-    print_json_line(info_dict(info))
 
 
 @object.command()
@@ -353,7 +348,7 @@ def gc(*, options: jetsync.ConnectOptions, bucket: str, older_than: float) -> No
     A put leaves such data if its process is killed or loses its connection for long.
     """
     count = jetstream(options).object_store(bucket).collect_garbage(older_than)
-    say(f"removed the data of {count:,} unfinished {'put' if count == 1 else 'puts'}")
+    say(f"removed the data of {counted(count, 'unfinished put')}")
 
 
 def _target(info: jetsync.ObjectInfo) -> str | None:
@@ -387,6 +382,6 @@ def status_dict(found: jetsync.ObjectStoreStatus) -> dict[str, Any]:
     """
     return {
         **attributes(found, "bucket", "description", "bytes", "ttl"),
-        "storage": found.storage and found.storage.value,
+        "storage": found.storage,
         **attributes(found, "num_replicas", "is_sealed", "is_compressed", "metadata"),
     }

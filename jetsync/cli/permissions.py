@@ -18,7 +18,7 @@ from jetsync.values.subjects import api_prefix, validate_filter, validate_name, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jetsync.cli._roles import Permission, Role
+    from jetsync.cli._roles import Line, Role
 
 _CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "stream": lambda name: validate_name("stream", name),
@@ -62,9 +62,6 @@ def permissions() -> None:
 
 
 def _command_of(role: Role) -> click.Command:
-    """
-    Return the command of a role.
-    """
     arguments = [
         click.Argument(
             [name.removesuffix("...")], nargs=-1 if name.endswith("...") else 1, required=True
@@ -140,7 +137,7 @@ def print_block(role: Role, values: dict[str, Any], *, as_json: bool) -> None:
     say("}")
 
 
-def _aligned(lines: Sequence[Permission]) -> list[str]:
+def _aligned(lines: Sequence[Line]) -> list[str]:
     """
     Return the subjects in quotes, with a comment that says what each is for.
     """
@@ -149,7 +146,7 @@ def _aligned(lines: Sequence[Permission]) -> list[str]:
     return [f"{text:<{width}}  # {line.why}" for text, line in zip(quoted, lines, strict=True)]
 
 
-def block_of(found: Sequence[Permission]) -> dict[str, Any]:
+def block_of(found: Sequence[Line]) -> dict[str, Any]:
     """
     Return permissions as the value of `permissions` in the configuration of a user.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import click
@@ -27,6 +27,7 @@ from jetsync.cli._output import (
     warn,
 )
 from jetsync.cli._units import (
+    combined,
     header_of,
     moment_of,
     number_option,
@@ -37,7 +38,7 @@ from jetsync.cli._units import (
 from jetsync.values.headers import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 STEP = 1000
 """Messages between two updates of the progress bar."""
@@ -61,30 +62,25 @@ def schedule_of(text: str) -> dict[str, Any]:
     return {"cron": text}
 
 
-def schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options for messages that the server publishes later.
-    """
-    for option in (
-        click.option("--rollup", is_flag=True, help="Replace the earlier messages of --target."),
-        click.option(
-            "--source",
-            metavar="SUBJECT",
-            help="Publish the last message of SUBJECT, and DATA only if there is none.",
-        ),
-        click.option("--time-zone", metavar="NAME", help="Time zone of a cron expression."),
-        click.option("--target", metavar="SUBJECT", help="With --schedule: publish to SUBJECT."),
-        click.option(
-            "--schedule",
-            "when",
-            type=schedule_of,
-            metavar="WHEN",
-            help="Publish later: '@at 2026-08-06T18:00', '@in 10m', '@every 1h', '@daily', or a"
-            " cron expression of six fields that begins with seconds.",
-        ),
-    ):
-        command = option(command)
-    return command
+schedule_options: Final = combined(
+    click.option(
+        "--schedule",
+        "when",
+        type=schedule_of,
+        metavar="WHEN",
+        help="Publish later: '@at 2026-08-06T18:00', '@in 10m', '@every 1h', '@daily', or a cron"
+        " expression of six fields that begins with seconds.",
+    ),
+    click.option("--target", metavar="SUBJECT", help="With --schedule: publish to SUBJECT."),
+    click.option("--time-zone", metavar="NAME", help="Time zone of a cron expression."),
+    click.option(
+        "--source",
+        metavar="SUBJECT",
+        help="Publish the last message of SUBJECT, and DATA only if there is none.",
+    ),
+    click.option("--rollup", is_flag=True, help="Replace the earlier messages of --target."),
+)
+"""The options for messages that the server publishes later."""
 
 
 @click.command(cls=Command)
@@ -134,20 +130,16 @@ def pub(
     """
     if lines and (data is not None or count is not None):
         raise click.UsageError("--lines reads standard input: leave out DATA and --count.")
-    if schedule["when"] is None and any(schedule.values()):
-        raise click.UsageError("--target, --time-zone, --source and --rollup need --schedule.")
-    if schedule["when"] is not None:
-        if count is not None or lines:
-            raise click.UsageError("--schedule stores one message: leave out --count and --lines.")
-        if schedule["target"] is None:
-            raise click.UsageError("--schedule needs --target.")
+    if schedule["when"] is None:
+        if any(schedule.values()):
+            raise click.UsageError("--target, --time-zone, --source and --rollup need --schedule.")
+    elif count is not None or lines:
+        raise click.UsageError("--schedule stores one message: leave out --count and --lines.")
+    elif schedule["target"] is None:
+        raise click.UsageError("--schedule needs --target.")
     payload = b"" if lines else read_input(data, "the payload")
-    named = Headers()
-    for name, value in headers:
-        named.add(name, value)
-    message = jetsync.OutboundMessage(
-        subject, payload, named if headers else None, msg_id=msg_id, ttl=ttl
-    )
+    named = Headers(headers) if headers else None
+    message = jetsync.OutboundMessage(subject, payload, named, msg_id=msg_id, ttl=ttl)
     js = jetstream(options)
     if schedule["when"] is not None:
         publish_later(js, message, as_json=as_json, **schedule)

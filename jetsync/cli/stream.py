@@ -30,6 +30,7 @@ from jetsync.cli._output import (
     json_option,
     limit,
     moment,
+    optional,
     print_json,
     print_list,
     print_pairs,
@@ -52,7 +53,8 @@ from jetsync.values.codec import to_wire
 from jetsync.values.stream_config import DiscardPolicy, StreamConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import jetsync
@@ -140,56 +142,53 @@ def find_streams(
     if names and as_json:
         raise click.UsageError("--names prints only names: leave out --json.")
     js = jetstream(options)
-    # With --invert, also streams of other subjects match.
-    infos = [each.cached_info for each in js.streams(None if invert else subject)]
-    named = {*js.stream_names(subject)} if invert and subject is not None else None
-    found = [
-        info
-        for info in infos
-        if (matches(info, **wanted) and (named is None or info.config.name in named)) is not invert
-    ]
+    found = [each for each in js.streams(subject) if matches(each.cached_info, wanted)]
+    if invert:
+        # Also streams of other subjects.
+        matching = {each.name for each in found}
+        found = [each for each in js.streams() if each.name not in matching]
     if names:
-        for name in sorted(info.config.name or "" for info in found):
+        for name in sorted(each.name for each in found):
             say(name)
     else:
-        _print_streams(found, as_json=as_json, nothing="No stream matches.")
+        infos = [each.cached_info for each in found]
+        _print_streams(infos, as_json=as_json, nothing="No stream matches.")
 
 
-def matches(
-    info: jetsync.StreamInfo,
-    *,
-    empty: bool,
-    idle: float | None,
-    older_than: float | None,
-    unused: bool,
-    leader: str | None,
-    replicas: int | None,
-    behind: bool,
-    retention: str | None,
-    storage: str | None,
-    mirrors: bool,
-) -> bool:
+def _seconds_since(time: dt.datetime | None, info: jetsync.StreamInfo) -> float:
+    answered = asked_at(info)
+    return (answered - (time or answered)).total_seconds()
+
+
+def _is_behind(info: jetsync.StreamInfo) -> bool:
+    copies = [] if info.cluster is None else info.cluster.replicas
+    return any(each.offline or not each.current for each in copies)
+
+
+CONDITIONS: Final[Mapping[str, Callable[[jetsync.StreamInfo, Any], object]]] = {
+    "empty": lambda info, _: not info.state.messages,
+    "idle": lambda info, least: _seconds_since(info.state.last_ts or info.created, info) >= least,
+    "older_than": lambda info, least: _seconds_since(info.created, info) >= least,
+    "unused": lambda info, _: not info.state.consumer_count,
+    "leader": lambda info, name: info.cluster is not None and info.cluster.leader == name,
+    "replicas": lambda info, count: info.config.num_replicas == count,
+    "behind": lambda info, _: _is_behind(info),
+    "retention": lambda info, kind: info.config.retention == kind,
+    "storage": lambda info, kind: info.config.storage == kind,
+    "mirrors": lambda info, _: info.config.mirror is not None or info.config.sources,
+}
+"""Whether a stream matches an option of `stream find` with a value."""
+
+
+def matches(info: jetsync.StreamInfo, wanted: Mapping[str, Any]) -> bool:
     """
     Return whether a stream matches all conditions that are given.
     """
-    config, state, cluster = info.config, info.state, info.cluster
-    answered = asked_at(info)
-    last = state.last_ts or info.created or answered
-    copies = [] if cluster is None else cluster.replicas
-    refused = (
-        empty and state.messages,
-        idle is not None and (answered - last).total_seconds() < idle,
-        older_than is not None
-        and (answered - (info.created or answered)).total_seconds() < older_than,
-        unused and state.consumer_count,
-        leader is not None and (cluster is None or cluster.leader != leader),
-        replicas is not None and config.num_replicas != replicas,
-        behind and not any(each.offline or not each.current for each in copies),
-        retention is not None and config.retention != retention,
-        storage is not None and config.storage != storage,
-        mirrors and config.mirror is None and not config.sources,
+    return all(
+        CONDITIONS[name](info, value)
+        for name, value in wanted.items()
+        if value not in {None, False}
     )
-    return not any(refused)
 
 
 @stream.command("report")
@@ -289,26 +288,23 @@ def show_stream(
             ("description", config.description),
             ("subjects", ", ".join(config.subjects or ())),
             ("created", moment(info.created)),
-            ("storage", config.storage and config.storage.value),
-            ("persist mode", config.persist_mode and config.persist_mode.value),
+            ("storage", config.storage),
+            ("persist mode", config.persist_mode),
             ("replicas", config.num_replicas),
             ("leader", info.cluster and info.cluster.leader),
             ("followers", ", ".join(map(_follower, info.cluster.replicas if info.cluster else ()))),
-            ("retention", config.retention and config.retention.value),
-            ("max messages", _limit(config.max_msgs)),
-            ("max per subject", _limit(config.max_msgs_per_subject)),
-            ("max bytes", _size_limit(config.max_bytes)),
-            ("max message size", _size_limit(config.max_msg_size)),
-            ("max age", duration(config.max_age) if config.max_age else None),
-            ("max consumers", _limit(config.max_consumers)),
-            ("discard", config.discard and config.discard.value),
-            ("compression", config.compression and config.compression.value),
-            (
-                "duplicate window",
-                duration(config.duplicate_window) if config.duplicate_window else None,
-            ),
-            ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
-            ("denies", ", ".join(flag for flag in DENIALS if getattr(config, flag))),
+            ("retention", config.retention),
+            ("max messages", optional(limit, config.max_msgs)),
+            ("max per subject", optional(limit, config.max_msgs_per_subject)),
+            ("max bytes", optional(size, config.max_bytes)),
+            ("max message size", optional(size, config.max_msg_size)),
+            ("max age", optional(duration, config.max_age or None)),
+            ("max consumers", optional(limit, config.max_consumers)),
+            ("discard", config.discard),
+            ("compression", config.compression),
+            ("duplicate window", optional(duration, config.duplicate_window or None)),
+            ("allows", set_in(config, FLAGS)),
+            ("denies", set_in(config, DENIALS)),
             ("mirror of", info.mirror and _copied(info.mirror)),
             ("sources", "; ".join(map(_copied, info.sources or ()))),
         ]
@@ -353,7 +349,7 @@ def create_stream(
         wanted = attrs.evolve(wanted, subjects=[f"{name}.>"])
     info = jetstream(options).create_stream(wanted).cached_info
     subjects = f" for {', '.join(info.config.subjects)}" if info.config.subjects else ""
-    print_result(info, f"created {info.config.name}{subjects}", as_json=as_json)
+    print_result(to_wire(info), f"created {info.config.name}{subjects}", as_json=as_json)
 
 
 # The name in earlier versions.
@@ -485,12 +481,11 @@ def purged(subject: str | None, keep: int | None, sequence: int | None) -> str:
     return what if sequence is None else f"{what} before sequence {sequence:,}"
 
 
-def _limit(count: int | None) -> str | None:
-    return None if count is None else limit(count)
-
-
-def _size_limit(count: int | None) -> str | None:
-    return None if count is None else size(count)
+def set_in(config: StreamConfig, flags: Iterable[str]) -> str:
+    """
+    Return those of some flags that are set.
+    """
+    return ", ".join(flag for flag in flags if getattr(config, flag))
 
 
 def _follower(peer: jetsync.PeerInfo) -> str:

@@ -23,7 +23,7 @@ from jetsync.cli._output import (
     until_ctrl_c,
     write_raw,
 )
-from jetsync.cli._units import number_option, since_option
+from jetsync.cli._units import combined, number_option, since_option
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
 from jetsync.values.stream_config import RetentionPolicy
@@ -41,21 +41,16 @@ USUAL: Final = 10
 _MESSAGE_WAIT: Final = 3.0
 
 
-def show_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Add the options of :func:`show_of` to a command.
-    """
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line."),
-        click.option(
-            "--raw",
-            is_flag=True,
-            help="Print only the bytes of payloads, each followed by a newline.",
-        ),
-        click.option("--headers", is_flag=True, help="Also show headers."),
-    ):
-        command = option(command)
-    return command
+show_options: Final = combined(
+    click.option("--headers", is_flag=True, help="Also show headers."),
+    click.option(
+        "--raw",
+        is_flag=True,
+        help="Print only the bytes of payloads, each followed by a newline.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line."),
+)
+"""The options of :func:`show_of`."""
 
 
 @click.command(cls=Command)

@@ -5,7 +5,7 @@ Acknowledge many messages in one write.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from jetsync import errors
 from jetsync._io.connection import Connection
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from jetsync.values.message import Acker
 
 __all__ = ["ack_many"]
+
+# By id, because ackers of the application's own need not be hashable.
+Groups: TypeAlias = "dict[int, tuple[Acker, list[Message]]]"
 
 
 def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> int:
@@ -65,28 +68,9 @@ def acknowledge_all(
         skip_acked: Leave out messages that were acknowledged before.
         ack_all: The messages are of one consumer, and each ack covers all earlier messages.
     """
-    # Keyed by id, because ackers of the application's own need not be hashable.
-    groups: dict[int, tuple[Acker, list[Message]]] = {}
+    groups: Groups = {}
     try:
-        last: Acker | None = None
-        for message in messages:
-            if not isinstance(message, Message):
-                raise errors.InvalidTypeError(
-                    f"messages must be Message objects, not {type(message).__name__}",
-                    argument="messages",
-                )
-            try:
-                acker = message._take_acker()  # noqa: SLF001
-                if acker is not last and last_acker(acker) is None:
-                    raise errors.MessageAlreadyAckedError(message.subject, message.reply)
-            except errors.MessageAlreadyAckedError:
-                if not skip_acked:
-                    raise
-                continue
-            # Messages come in runs of one acker. One lookup per run is measurably cheaper.
-            if acker is not last:
-                last, group = acker, groups.setdefault(id(acker), (acker, []))[1]
-            group.append(message)
+        _take_ackers(messages, groups, skip_acked=skip_acked)
         count = sum(len(group) for _, group in groups.values())
         # All errors that do not depend on the connection are raised before the first write.
         for acker, group in groups.values():
@@ -109,6 +93,29 @@ def acknowledge_all(
             for message in group:
                 message._acker = acker  # noqa: SLF001
     return count
+
+
+def _take_ackers(messages: Iterable[Message], groups: Groups, *, skip_acked: bool) -> None:
+    """Take the acker of each message, and group the messages by it."""
+    last: Acker | None = None
+    for message in messages:
+        if not isinstance(message, Message):
+            raise errors.InvalidTypeError(
+                f"messages must be Message objects, not {type(message).__name__}",
+                argument="messages",
+            )
+        try:
+            acker = message._take_acker()  # noqa: SLF001
+            if acker is not last and last_acker(acker) is None:
+                raise errors.MessageAlreadyAckedError(message.subject, message.reply)
+        except errors.MessageAlreadyAckedError:
+            if not skip_acked:
+                raise
+            continue
+        # Messages come in runs of one acker. One lookup per run is measurably cheaper.
+        if acker is not last:
+            last, group = acker, groups.setdefault(id(acker), (acker, []))[1]
+        group.append(message)
 
 
 def _check(acker: Acker | None, message: Message) -> None:

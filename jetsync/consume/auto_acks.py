@@ -1,21 +1,24 @@
 """
-The acks and naks that jetsync sends on behalf of the application. None of them waits.
+The acks, naks and progress reports that jetsync sends on behalf of the application. None of them
+waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._io.outbox import LaneState
 from jetsync._proto.frames import ack_block
 from jetsync.values.ack_subject import ACK_PREFIX
-from jetsync.values.message import NAK, SharedAcker
+from jetsync.values.message import IN_PROGRESS, NAK, SharedAcker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from jetsync._base.locks import Latch
     from jetsync._io.lane import Lane
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
@@ -30,6 +33,11 @@ KEEP_NAKS: Final = 30.0
 
 LONGEST_NAK_DELAY: Final = 30.0
 """The longest pause before a message that keeps failing is redelivered, in seconds."""
+
+# Messages are kept alive after 3 of the 8 steps of each ack wait. So two progress reports fit into
+# one ack wait, and one of them may be late.
+KEEP_ALIVE_STEPS: Final = 8
+KEEP_ALIVE_AFTER: Final = 3
 
 
 def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
@@ -80,3 +88,31 @@ def nak_body(delivered: int) -> bytes:
         return NAK
     delay = min(2.0 ** min(delivered - 2, 10), LONGEST_NAK_DELAY)
     return b'%b {"delay": %d}' % (NAK, round(delay * 1e9))
+
+
+def keep_alive(
+    lane: Lane, ack_wait: float, replies: Callable[[], Sequence[bytes]], done: Latch
+) -> None:
+    """
+    Restart the ack wait of messages, often enough that none runs out; until *done*.
+
+    The ack wait begins with the delivery, so it must also be restarted for messages that no handler
+    has begun with. After a reconnect it is restarted at once.
+
+    Args:
+        lane: Where to send the progress reports.
+        ack_wait: The ack wait of the consumer in seconds.
+        replies: Returns the reply subjects of the messages.
+        done: Ends it.
+    """
+    pause = ack_wait / KEEP_ALIVE_STEPS
+    epoch, restarted = lane.epoch, time.monotonic()
+    while not done.wait(pause):
+        # The time is measured, because on a busy machine a step takes longer than the pause.
+        early = time.monotonic() - restarted < KEEP_ALIVE_AFTER * pause
+        if early and epoch == lane.epoch:
+            continue
+        epoch, restarted = lane.epoch, time.monotonic()
+        waiting = replies()
+        if waiting:
+            lane.post_nowait(ack_block(waiting, IN_PROGRESS))

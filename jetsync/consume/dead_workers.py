@@ -8,6 +8,7 @@ advisory. A work queue keeps such a message, so that a scan finds it later. The 
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,7 +75,7 @@ def open_dead_letters(
     validate_subject(subject)
     if advisories is not None:
         validate_name("stream", advisories)
-    seconds = None if idle is None else as_seconds(idle, "idle")
+    seconds = math.inf if idle is None else as_seconds(idle, "idle")
     info = _consumer_admin.info(context, stream, consumer, deadline)
     if info.config.ack_policy is not AckPolicy.EXPLICIT or (info.config.max_deliver or 0) < 1:
         raise errors.InvalidArgumentError(
@@ -143,7 +144,7 @@ class _Run:
         self._to_ack: dict[int, list[Message]] = {}
 
     def letters(
-        self, topic: str, reader: Consumer | None, idle: float | None
+        self, topic: str, reader: Consumer | None, idle: float
     ) -> Generator[StoredMessage, None, None]:
         """Yield each message after its dead letter was stored."""
         context, engine = self._context, self._engine
@@ -168,12 +169,9 @@ class _Run:
                         last = time.monotonic()
                     continue
                 now = time.monotonic()
-                wakes = engine.wakes_at()
-                if idle is not None and engine.is_quiet:
-                    if now >= last + idle:
-                        return
-                    wakes = min(wakes, last + idle)
-                if not self._wait(source, min(max(wakes - now, 0.0), LONGEST_WAIT)):
+                until = last + idle if engine.is_quiet else math.inf
+                wakes = min(engine.wakes_at(), until)
+                if now >= until or not self._wait(source, min(max(wakes - now, 0.0), LONGEST_WAIT)):
                     return
         except errors.ConnectionClosedError as error:
             if not is_own_close(error):

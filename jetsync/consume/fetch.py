@@ -75,7 +75,6 @@ class Fetch:
         # Before the pull: a signal handler that cannot wait for messages asks for none.
         refuse_request()
         self.request = request
-        # Whether its messages can be acknowledged.
         self.wants_acks: bool = target.wants_acks
         self._name = name
         self.source = source
@@ -201,7 +200,6 @@ class Fetch:
             entered.leave(result, error)
 
     def _enter_plugins(self, target: PullTarget, request: PullRequest, wait: float) -> None:
-        """Enter the hooks of plugins."""
         if target.context.plugins.enter_fetch is not None:
             self._entered = target.enter(self._name, request, wait)
 
@@ -235,7 +233,6 @@ class BatchIteration(TakingStorage):
             if fetch.source is not None
             else (core.buffer, core.buffer.popleft, core.low, core.make, record)
         )
-        # Whether it yields nothing more.
         self.is_over: bool = False
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,13 +24,12 @@ from jetsync._base.locks import Latch, short_lock
 from jetsync._base.log import get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.dead_letters import is_last
-from jetsync._proto.frames import ack_block
-from jetsync.consume.auto_acks import answer_soon, nak_body
+from jetsync.consume.auto_acks import answer_soon, keep_alive, nak_body
 from jetsync.consume.dead_letters import store
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
 from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.dead_letter import DeadLetter, dead_letter, reason_of
-from jetsync.values.message import ACK, IN_PROGRESS, TERM, Message
+from jetsync.values.message import ACK, TERM, Message
 
 if TYPE_CHECKING:
     from jetsync.consume.core import ConsumptionCore
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
 
 HANDLER_THREAD: Final = "jetsync-consume"
-
-# Messages are kept alive after 3 of the 8 steps of each ack wait. So two progress reports fit into
-# one ack wait, and one of them may be late.
-KEEP_ALIVE_STEPS: Final = 8
-KEEP_ALIVE_AFTER: Final = 3
 
 _logger = get_logger("jetsync.consume")
 
@@ -87,7 +80,8 @@ class HandlerPool:
         threads = self._workers.copy()
         if self._options.keep_alive and self._core.target.wants_acks:
             name = f"{HANDLER_THREAD}-alive"
-            threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
+            wanted = self._core.target.lane, self._options.ack_wait, self._replies, self.done
+            threads.append(threading.Thread(target=keep_alive, args=wanted, name=name, daemon=True))
         self._core.target.context.connection.start_threads(*threads)
 
     def is_own_thread(self) -> bool:
@@ -332,28 +326,11 @@ class HandlerPool:
 
     # The thread that keeps messages alive.
 
-    def _keep_alive(self) -> None:
-        """
-        Restart the ack wait of all messages in this process, often enough that none runs out.
-
-        The ack wait begins with the delivery, so it must also be restarted for messages that are
-        buffered or parked. After a reconnect it is restarted at once.
-        """
-        wait, core = self._options.ack_wait, self._core
-        lane = core.target.lane
-        pause = wait / KEEP_ALIVE_STEPS
-        epoch, restarted = lane.epoch, time.monotonic()
-        while not self.done.wait(pause):
-            # The time is measured, because on a busy machine a step takes longer than the pause.
-            early = time.monotonic() - restarted < KEEP_ALIVE_AFTER * pause
-            if early and epoch == lane.epoch:
-                continue
-            epoch, restarted = lane.epoch, time.monotonic()
-            replies = list(self._running.values())
-            with self._lock:
-                replies += [frame[1] for parked in self._parked.values() for frame in parked]
-            # Moves the messages that have arrived into the buffer.
-            core.refill()
-            replies += [frame[1] for frame in core.engine.snapshot()]
-            if replies:
-                lane.post_nowait(ack_block(replies, IN_PROGRESS))
+    def _replies(self) -> list[bytes]:
+        """Return the reply subjects of all messages that were delivered and are not handled."""
+        replies = list(self._running.values())
+        with self._lock:
+            replies += [frame[1] for parked in self._parked.values() for frame in parked]
+        # Moves the messages that have arrived into the buffer.
+        self._core.refill()
+        return replies + [frame[1] for frame in self._core.engine.snapshot()]

@@ -117,10 +117,11 @@ def pull_limits(config: ConsumerConfig) -> PullLimits:
     # A pull without a pin id could be given the pin of a group.
     is_pinned = config.priority_policy is PriorityPolicy.PINNED_CLIENT
     return PullLimits(
-        config.max_batch,
-        config.max_bytes,
-        config.max_expires,
-        None if is_pinned else config.inactive_threshold,
+        # From servers, 0 means none as well.
+        config.max_batch or None,
+        config.max_bytes or None,
+        config.max_expires or None,
+        None if is_pinned else config.inactive_threshold or None,
     )
 
 
@@ -248,7 +249,10 @@ def check_options(
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
-    unit, other = ("messages", "bytes") if max_bytes is None else ("bytes", "messages")
+    # Only a buffer of messages has room for those that threads work on.
+    unit, other, busy = (
+        ("messages", "bytes", threads) if max_bytes is None else ("bytes", "messages", 0)
+    )
     if options.get(f"threshold_{other}") is not None:
         raise InvalidArgumentError(
             f"threshold_{other} needs max_{other}", argument=f"threshold_{other}"
@@ -256,7 +260,6 @@ def check_options(
     size = max_bytes or max(max_messages or unlimited, threads)
     threshold = options.get(f"threshold_{unit}")
     if threshold is None:
-        busy = threads if max_bytes is None else 0
         threshold = busy + (size - busy) // THRESHOLD_DIVISOR
     elif threshold > size:
         raise InvalidArgumentError(
@@ -282,10 +285,10 @@ def check_options(
         expires=seconds,
         heartbeat=beat,
         stop_after=options.get("stop_after"),
-        max_batch=limits.max_batch or None,
-        max_batch_bytes=limits.max_bytes or None,
+        max_batch=limits.max_batch,
+        max_batch_bytes=limits.max_bytes,
         priorities=priorities,
-        inactive_threshold=limits.inactive_threshold or None,
+        inactive_threshold=limits.inactive_threshold,
         threads=threads,
         max_deliver=max_deliver,
     )
@@ -315,27 +318,25 @@ def push_options(
         **options: As for :func:`consume_options`.
     """
     _check_counts(options)
-    allowed = {"max_messages", "max_bytes", "stop_after"}
-    for name, value in options.items():
-        if value is not None and name not in allowed:
-            raise InvalidArgumentError(
-                f"{name} is an option of pulls, but {consumer!r} is a push consumer: leave it out",
-                argument=name,
-            )
-    flow_control, acked = config.flow_control, config.ack_policy is not AckPolicy.NONE
+    given = {name: value for name, value in options.items() if value is not None}
+    if of_pulls := given.keys() - {"max_messages", "max_bytes", "stop_after"}:
+        name = min(of_pulls)
+        raise InvalidArgumentError(
+            f"{name} is an option of pulls, but {consumer!r} is a push consumer: leave it out",
+            argument=name,
+        )
     if config.ack_policy is AckPolicy.FLOW_CONTROL:
         raise NotSupportedError(
             f"consume() on consumer {consumer!r}, whose ack_policy is 'flow_control'",
             needs="a server that sources the stream",
         )
-    max_messages, max_bytes = options.get("max_messages"), options.get("max_bytes")
-    stop_after = options.get("stop_after")
-    if flow_control and (max_messages, max_bytes) != (None, None):
+    usual = {} if config.flow_control else {"max_messages": PUSH_MESSAGES, "max_bytes": PUSH_BYTES}
+    if config.flow_control and (sizes := given.keys() & {"max_messages", "max_bytes"}):
         raise InvalidArgumentError(
             "flow control limits the buffer: leave max_messages and max_bytes out",
-            argument="max_messages" if max_bytes is None else "max_bytes",
+            argument=min(sizes),
         )
-    if stop_after is not None and not acked:
+    if "stop_after" in given and config.ack_policy is AckPolicy.NONE:
         raise InvalidArgumentError(
             "stop_after would lose the messages that arrive after it, because the ack_policy of "
             "the consumer is 'none': leave the loop instead, or use a pull consumer",
@@ -348,10 +349,8 @@ def push_options(
         deliver_group=config.deliver_group or None,
         expires=DEFAULT_EXPIRES,
         heartbeat=config.idle_heartbeat or 0.0,
-        max_messages=None if flow_control else max_messages or PUSH_MESSAGES,
-        max_bytes=None if flow_control else max_bytes or PUSH_BYTES,
-        stop_after=stop_after,
         max_deliver=0 if handling.handler is None else handling.max_deliver,
+        **(usual | given),
     )
 
 
@@ -409,7 +408,6 @@ def require_priorities(version: str, priorities: Priorities) -> None:
 
 
 def _check_counts(options: Mapping[str, Any]) -> None:
-    """Check the counts that are given."""
     for name, least in LEAST.items():
         if options.get(name) is not None:
             check_count(name, options[name], least)

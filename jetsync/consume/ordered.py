@@ -25,7 +25,7 @@ from jetsync import errors
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline
 from jetsync._base.dropped import disown
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, check_exclusive
 from jetsync._base.html import html_table
 from jetsync._base.keywords import hide_extra, refuse, refuse_position
 from jetsync._base.pickling import refuse_copy
@@ -110,17 +110,12 @@ def open_ordered(
         "opt_start_seq": DeliverPolicy.BY_START_SEQUENCE,
         "opt_start_time": DeliverPolicy.BY_START_TIME,
     }
+    check_exclusive(**{name: wanted.get(name) for name in starts})
     given = [name for name in starts if wanted.get(name) is not None]
-    if len(given) > 1:
-        raise errors.InvalidArgumentError(
-            "opt_start_seq and opt_start_time exclude each other: give one of them",
-            argument="opt_start_seq",
-        )
     if "opt_start_seq" in given:
         check_count("opt_start_seq", wanted["opt_start_seq"], 1)
     check_count("max_reset_attempts", max_reset_attempts, -1)
-    if name_prefix is not None:
-        validate_name("consumer", name_prefix)
+    prefix = secrets.token_hex(8) if name_prefix is None else validate_name("consumer", name_prefix)
     filters = [filter_subjects] if isinstance(filter_subjects, str) else list(filter_subjects or ())
     if given and wanted.get("deliver_policy") is None:
         wanted["deliver_policy"] = starts[given[0]]
@@ -134,7 +129,6 @@ def open_ordered(
                 f"{name} and deliver_policy={policy.value!r} need each other", argument=name
             )
     _consumer_admin.validate(config)
-    prefix = secrets.token_hex(8) if name_prefix is None else name_prefix
     cursor = OrderedCursor(to_wire(config), prefix, replicas_in(known.config))
     source = OrderedSource(context, stream, known.created, cursor, max_reset_attempts)
     source.make(deadline)

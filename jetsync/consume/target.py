@@ -76,7 +76,6 @@ class PullTarget:
         acker: Acker = context.connection if self.wants_acks else self._unwanted
         plugins = context.plugins
         self.shows_messages: bool = plugins.received is not None or plugins.ttl_marker is not None
-        # Makes the message of a frame.
         self.make: Callable[[Frame], Message] = (
             self._shown_maker(acker) if self.shows_messages else plain_maker(Message, acker)
         )

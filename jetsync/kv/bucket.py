@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import secrets
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
 
@@ -21,6 +21,7 @@ from jetsync._proto.outcome import Again, cause_of, outcome_of
 from jetsync.kv.codecs import reason_of
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
+from jetsync.read.direct import end_by
 from jetsync.stream import Stream
 from jetsync.values.headers import MSG_ID
 from jetsync.values.outbound import Expect, OutboundMessage
@@ -28,16 +29,51 @@ from jetsync.values.server_versions import api_level_of
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.kv.codecs import Codecs
     from jetsync.kv.entry import Entry
+    from jetsync.read.direct import DirectBatch
     from jetsync.values.headers import HeadersInput
     from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo
+
+
+Kinds: TypeAlias = "Mapping[type[object], Callable[[str], Exception]]"
+
+
+class Named:
+    """
+    Replaces the errors of a stream by those of the bucket or the object store that it stores.
+
+    Not a function with ``contextlib.contextmanager``, because each put of an object enters it four
+    times.
+
+    Args:
+        name: The name of the bucket or the object store.
+        kinds: The classes of its errors, by those of the stream's errors.
+    """
+
+    __slots__ = ("_kinds", "_name")
+
+    def __init__(self, name: str, kinds: Kinds) -> None:
+        self._name = name
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        # By the very class, because an error of the bucket is one of its stream, too.
+        kind = self._kinds.get(type(error))
+        if kind is not None:
+            raise kind(self._name) from error
+
+
+_NAMES: Final[Kinds] = {errors.StreamNotFoundError: errors.BucketNotFoundError}
 
 
 class Bucket:
@@ -50,7 +86,9 @@ class Bucket:
         "context",
         "layout",
         "name",
+        "named",
         "origin",
+        "origin_named",
         "stored_key",
         "stored_pattern",
         "stream",
@@ -64,6 +102,10 @@ class Bucket:
         self.origin: Context = context
         """The context for requests to the origin stream, which stores written values."""
 
+        # For requests to the two streams.
+        self.named: Named = Named(name, _NAMES)
+        origin = self.layout.origin_stream.removeprefix(STREAM_PREFIX)
+        self.origin_named: Named = Named(origin, _NAMES)
         self.codecs: Codecs | None = None
         # Check a key or a pattern, and return its stored form.
         self.stored_key: Callable[[str], str] = check_key
@@ -140,22 +182,6 @@ class Bucket:
         """The configuration of the bucket's stream, as the server last sent it."""
         return self.stream.config
 
-    @contextlib.contextmanager
-    def named(self, *, origin: bool = False) -> Iterator[None]:
-        """
-        Replace a StreamNotFoundError with a BucketNotFoundError.
-
-        Args:
-            origin: Whether the error names the origin bucket rather than this one.
-        """
-        try:
-            yield
-        except errors.BucketNotFoundError:
-            raise
-        except errors.StreamNotFoundError as error:
-            name = self.layout.origin_stream.removeprefix(STREAM_PREFIX) if origin else self.name
-            raise errors.BucketNotFoundError(name) from error
-
     def gone(self, reason: str | None) -> errors.BucketNotFoundError:
         """Return the error for a watch that ends because there is no such bucket."""
         return errors.BucketNotFoundError(self.name, reason=reason)
@@ -184,12 +210,36 @@ class Bucket:
         layout, stored = self.layout, self.stored_key(key)
         request = {"last_by_subj": layout.origin_subject(stored)}
         try:
-            with self.named(origin=True):
+            with self.origin_named:
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
         except errors.MessageNotFoundError:
             return None
         show = shown_by(self.context)
         return stored_entry(self.name, stored, found if show is None else show(found))
+
+    def snapshot(
+        self, patterns: Sequence[str], moment: Mapping[str, Any], deadline: Deadline
+    ) -> tuple[dict[str, Entry], DirectBatch]:
+        """
+        Read the last revisions of keys once; the batch says which are missing.
+
+        Args:
+            patterns: Stored keys and patterns.
+            moment: The arguments of ``Stream.get_last_for`` that say of which time.
+            deadline: Deadline of the calling operation.
+        """
+        prefix = self.layout.read_prefix
+        subjects = [prefix + pattern for pattern in patterns]
+        found: dict[str, Entry] = {}
+        with self.named:
+            batch = self.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+            end_by(batch, deadline)
+            for message in batch:
+                if deadline.expired():
+                    raise errors.RequestTimeoutError(subjects[0], deadline.total)
+                key = message.subject.removeprefix(prefix)
+                found[key] = stored_entry(self.name, key, message)
+        return found, batch
 
     def write(
         self, key: str, value: Any, deadline: Deadline, *, looks: bool = False, **options: Any
@@ -320,12 +370,12 @@ class Bucket:
     def _storing(self, deadline: Deadline, *, fresh: bool) -> StreamConfig:
         """Return the configuration of the stream that stores written values, from a cache."""
         if self.config.mirror is not None:
-            with self.named(origin=True):
+            with self.origin_named:
                 name = self.layout.origin_stream
                 return self.origin.streams.named(name, deadline, fresh=fresh).config
         if not fresh:
             return self.config
-        with self.named():
+        with self.named:
             return self.stream.info(timeout=deadline.remaining()).config
 
     def check_exists(self, deadline: Deadline) -> None:
@@ -334,5 +384,5 @@ class Bucket:
 
         Return if jetsync cannot find out in time. The caller then raises the original error.
         """
-        with self.named(origin=True), contextlib.suppress(*TRANSIENT):
+        with self.origin_named, contextlib.suppress(*TRANSIENT):
             self.origin.streams.named(self.layout.origin_stream, deadline, fresh=True)

@@ -213,36 +213,23 @@ class KeyValueConfig:
     def stream_fields(self) -> dict[str, Any]:
         """Return the fields of the stream that this configuration sets."""
         own = self.mirror is None
-        fields = {
-            "name": STREAM_PREFIX + self.bucket,
-            "description": self.description,
-            "subjects": [subjects_of(self.bucket)] if own else None,
-            "mirror": self.mirror,
-            "mirror_direct": None if own else True,
-            "sources": None if not self.sources else [*map(self._drawn_from, self.sources)],
-            "max_bytes": None if self.max_bytes is None else self.max_bytes or UNLIMITED,
-            "max_age": self.ttl,
-            "duplicate_window": self.ttl and min(self.ttl, DUPLICATE_WINDOW),
-            "max_msgs_per_subject": self.history,
-            "max_msg_size": None
-            if self.max_value_size is None
-            else self.max_value_size or UNLIMITED,
-            "storage": self.storage,
-            "num_replicas": self.num_replicas,
-            "placement": self.placement,
-            "republish": self.republish,
-            "metadata": self.metadata,
-            "allow_msg_ttl": True if self.limit_marker_ttl else None,
-            "subject_delete_marker_ttl": self.limit_marker_ttl if own else None,
-            "allow_atomic": self.atomic,
-        }
-        if self.ttl == 0:
-            fields["duplicate_window"] = DUPLICATE_WINDOW
-        if self.compression is not None:
-            fields["compression"] = (
-                StoreCompression.S2 if self.compression else StoreCompression.NONE
-            )
-        return {name: value for name, value in fields.items() if value is not None}
+        # With a ttl of 0, values never expire.
+        longest = DUPLICATE_WINDOW if self.ttl == 0.0 else self.ttl
+        return common_fields(
+            self,
+            name=STREAM_PREFIX + self.bucket,
+            subjects=[subjects_of(self.bucket)] if own else None,
+            mirror=self.mirror,
+            mirror_direct=None if own else True,
+            sources=[*map(self._drawn_from, self.sources or ())] or None,
+            duplicate_window=longest and min(longest, DUPLICATE_WINDOW),
+            max_msgs_per_subject=self.history,
+            max_msg_size=limit_of(self.max_value_size),
+            republish=self.republish,
+            allow_msg_ttl=True if self.limit_marker_ttl else None,
+            subject_delete_marker_ttl=self.limit_marker_ttl if own else None,
+            allow_atomic=self.atomic,
+        )
 
     def _drawn_from(self, source: StreamSource) -> StreamSource:
         """Return a source with a transform of its keys into keys of this bucket."""
@@ -251,6 +238,33 @@ class KeyValueConfig:
             return source
         transform = SubjectTransform(src=subjects_of(name), dest=subjects_of(self.bucket))
         return attrs.evolve(source, subject_transforms=[transform])
+
+
+def limit_of(number: int | None) -> int | None:
+    """Return a limit as streams have it. 0 means none here, and there -1."""
+    return UNLIMITED if number == 0 else number
+
+
+def common_fields(config: Any, **fields: Any) -> dict[str, Any]:
+    """
+    Return the fields of the stream of a bucket or an object store that its configuration sets.
+
+    Args:
+        config: The configuration.
+        **fields: The fields that only one of the two kinds sets; None sets none.
+    """
+    fields |= {
+        "description": config.description,
+        "max_bytes": limit_of(config.max_bytes),
+        "max_age": config.ttl,
+        "storage": config.storage,
+        "num_replicas": config.num_replicas,
+        "placement": config.placement,
+        "metadata": config.metadata,
+    }
+    if config.compression is not None:
+        fields["compression"] = StoreCompression.S2 if config.compression else StoreCompression.NONE
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @attrs.frozen

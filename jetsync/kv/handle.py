@@ -27,7 +27,6 @@ from jetsync.kv.config import KeyValueStatus
 from jetsync.kv.entry import ValueT, stored_entry
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch, initial_entries, watch_subjects
-from jetsync.read.direct import end_by
 from jetsync.values.consumer_config import DeliverPolicy
 from jetsync.values.ttl import ttl_header
 
@@ -595,30 +594,23 @@ class KeyValue(Generic[ValueT]):
         patterns = covering([*map(bucket.stored_pattern, given)])
         if not patterns:
             raise errors.InvalidArgumentError("at least one key is needed", argument="keys")
-        prefix = bucket.layout.read_prefix
-        subjects = [prefix + pattern for pattern in patterns]
         moment = _moment(at)
         while True:
-            found: dict[str, Entry] = {}
-            with bucket.named():
-                batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
-                end_by(batch, deadline)
-                for message in batch:
-                    if deadline.expired():
-                        raise errors.RequestTimeoutError(subjects[0], deadline.total)
-                    key = message.subject.removeprefix(prefix)
-                    found[key] = stored_entry(bucket.name, key, message)
-            missing = [subject.removeprefix(prefix) for subject in batch.missing]
-            if not missing and not batch.vanished:
+            found, batch = bucket.snapshot(patterns, moment, deadline)
+            if not batch.missing and not batch.vanished:
                 values = [entry for entry in found.values() if not entry.is_deleted]
                 return {entry.key: entry for entry in bucket.all_shown(values)}
+            prefix = bucket.layout.read_prefix
             if at is not None:
-                revision = at if isinstance(at, int) else None
-                keys = [*map(bucket.readable, missing)] or given
-                raise errors.KeysVanishedError(bucket.name, keys, revision=revision)
+                missing = [subject.removeprefix(prefix) for subject in batch.missing]
+                raise errors.KeysVanishedError(
+                    bucket.name,
+                    [*map(bucket.readable, missing)] or given,
+                    revision=moment.get("up_to_sequence"),
+                )
             if deadline.expired():
                 # Values are overwritten faster than a snapshot can be read.
-                raise errors.RequestTimeoutError(subjects[0], deadline.total)
+                raise errors.RequestTimeoutError(prefix + patterns[0], deadline.total)
 
     def watch(
         self,
@@ -692,9 +684,7 @@ class KeyValue(Generic[ValueT]):
                 transactions have errors.
             BucketNotFoundError: The bucket does not exist any more.
         """
-        context = self._bucket.context
-        seconds = context.default_timeout if timeout is None else as_seconds(timeout)
-        return Transaction(self._bucket, seconds)
+        return Transaction(self._bucket, self._deadline(timeout).total)
 
     # The bucket itself
 
@@ -730,7 +720,7 @@ class KeyValue(Generic[ValueT]):
         if not deleted:
             return 0
         # Compare with the clock of the server, which wrote the markers' times.
-        with bucket.named():
+        with bucket.named:
             now = bucket.stream.info(timeout=deadline.remaining()).ts
         now = now or dt.datetime.now(dt.timezone.utc)
         changed = 0
@@ -745,7 +735,7 @@ class KeyValue(Generic[ValueT]):
             before = entry.revision + (1 if old else 0)
             request = {"filter": bucket.layout.origin_subject(key), "seq": before}
             stream = bucket.layout.origin_stream
-            with bucket.named(origin=True):
+            with bucket.origin_named:
                 answer = bucket.origin.api(
                     f"STREAM.PURGE.{stream}", request, deadline, stream=stream
                 )
@@ -768,7 +758,7 @@ class KeyValue(Generic[ValueT]):
             BucketNotFoundError: The bucket does not exist any more.
             BackupError, FileExistsError, ...: As :meth:`Stream.backup`.
         """
-        with self._bucket.named():
+        with self._bucket.named:
             return self._bucket.stream.backup(path, **options)
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:
@@ -778,7 +768,7 @@ class KeyValue(Generic[ValueT]):
         Raises:
             BucketNotFoundError: The bucket does not exist any more.
         """
-        with self._bucket.named():
+        with self._bucket.named:
             return KeyValueStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
@@ -813,7 +803,7 @@ class KeyValue(Generic[ValueT]):
         bucket = self._bucket
         prefix = bucket.layout.read_prefix
         decodes = bucket.codecs is not None and not ends
-        with bucket.named():
+        with bucket.named:
             return watch_subjects(
                 bucket,
                 [prefix + pattern for pattern in covering(patterns or [">"])],

@@ -57,7 +57,7 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         BucketNotFoundError: The bucket does not exist.
     """
     layout, streams = bucket.layout, bucket.origin.streams
-    with bucket.named(origin=True):
+    with bucket.origin_named:
         try:
             known = find_capable(
                 streams.named,

@@ -347,10 +347,11 @@ class Watch(Generic[ValueT]):
             ):
                 self._note_current()
             if me not in held:
-                if initial and self._is_current:
-                    return None
-                if initial and until.expired():
-                    raise errors.WaitTimeoutError("an entry", until.total)
+                if initial:
+                    if self._is_current:
+                        return None
+                    if until.expired():
+                        raise errors.WaitTimeoutError("an entry", until.total)
                 self._hold(me)
             if me in held:
                 entry: Entry[Any] = held[me]
@@ -365,8 +366,7 @@ class Watch(Generic[ValueT]):
             ):
                 raise
             except errors.StreamNotFoundError as error:
-                reason = None if error.description == MISSING else error.description
-                gone = self._bucket.gone(reason)
+                gone = self._bucket.gone(_reason(error))
                 gone.__cause__ = error
                 self._end(gone)
             except errors.JetSyncError as error:
@@ -511,6 +511,11 @@ class Watch(Generic[ValueT]):
                     found.append(entry)
             yield found
         self._check_current(deadline)
+
+
+def _reason(error: errors.StreamNotFoundError) -> str | None:
+    """Return what an error says besides that there is no stream; None if that is all."""
+    return None if error.description == MISSING else error.description
 
 
 def initial_entries(watch: Watch[ValueT], deadline: Deadline) -> Iterator[Entry[ValueT]]:

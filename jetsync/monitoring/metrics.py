@@ -4,14 +4,14 @@ The names, units and labels of the figures.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
 from jetsync.monitoring.monitor import ConsumerReading, Reading, StreamReading, age
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from jetsync.values.account import AccountInfo
     from jetsync.values.stream_info import ClusterInfo, StreamInfo, StreamSourceInfo
@@ -70,53 +70,24 @@ followers each second. A follower that was killed stays up to date in the server
 next message is stored.
 """
 
-_STREAM: Final = ("stream",)
-_CONSUMER: Final = ("stream", "consumer")
-
 Values: TypeAlias = "Iterable[tuple[Labels, float | None]]"
 """Values with the labels that follow those of the stream or consumer."""
 
 
-def _reading(
-    name: str, unit: str, description: str, value: Callable[[Reading], float]
-) -> tuple[Metric, Callable[[Reading], float]]:
-    return Metric(name=f"jetsync.{name}", unit=unit, description=description), value
+_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "stream": ("stream",),
+    "consumer": ("stream", "consumer"),
+}
+"""The labels that figures have, by the first part of their names."""
+
+F = TypeVar("F")
 
 
-def _account(
-    name: str, unit: str, description: str, value: Callable[[AccountInfo], float | None]
-) -> tuple[Metric, Callable[[AccountInfo], float | None]]:
-    return Metric(name=f"jetsync.account.{name}", unit=unit, description=description), value
-
-
-def _stream(
-    name: str,
-    unit: str,
-    description: str,
-    values: Callable[[StreamReading, StreamInfo], float | Values | None],
-    *labels: str,
-) -> tuple[Metric, Callable[[StreamReading, StreamInfo], float | Values | None]]:
+def _figure(name: str, unit: str, description: str, values: F, *labels: str) -> tuple[Metric, F]:
+    """Return a metric, with the function that returns its values."""
+    own = _LABELS.get(name.partition(".")[0], ())
     metric = Metric(
-        name=f"jetsync.stream.{name}",
-        unit=unit,
-        description=description,
-        labels=(*_STREAM, *labels),
-    )
-    return metric, values
-
-
-def _consumer(
-    name: str,
-    unit: str,
-    description: str,
-    values: Callable[[ConsumerReading], float | Values | None],
-    *labels: str,
-) -> tuple[Metric, Callable[[ConsumerReading], float | Values | None]]:
-    metric = Metric(
-        name=f"jetsync.consumer.{name}",
-        unit=unit,
-        description=description,
-        labels=(*_CONSUMER, *labels),
+        name=f"jetsync.{name}", unit=unit, description=description, labels=(*own, *labels)
     )
     return metric, values
 
@@ -176,20 +147,20 @@ def _limit(number: int) -> float | None:
 
 _UP: Final = Metric(name="jetsync.up", unit="1", description="Whether the last reading succeeded.")
 
-_READING_METRICS: Final = (
-    _reading(
+_READING_METRICS: Final[tuple[tuple[Metric, Callable[[Reading], float]], ...]] = (
+    _figure(
         "streams.unanswered",
         "{stream}",
         "Streams of the account that the list lacks, for example because they have no leader.",
         lambda found: found.unanswered,
     ),
-    _reading(
+    _figure(
         "oldest.unknown",
         "{consumer}",
         "Consumers with waiting messages whose oldest age is not known.",
         _unknown,
     ),
-    _reading(
+    _figure(
         "oldest.lookups",
         "{message}",
         "Messages that the reading looked up, to tell the ages.",
@@ -197,95 +168,99 @@ _READING_METRICS: Final = (
     ),
 )
 
-_ACCOUNT_METRICS: Final = (
-    _account("storage", "By", "Bytes on disk.", lambda found: found.storage),
-    _account(
-        "storage.limit",
+_ACCOUNT_METRICS: Final[tuple[tuple[Metric, Callable[[AccountInfo], float | None]], ...]] = (
+    _figure("account.storage", "By", "Bytes on disk.", lambda found: found.storage),
+    _figure(
+        "account.storage.limit",
         "By",
         "Limit of the bytes on disk; missing if there is none.",
         lambda found: _limit(found.limits.max_storage),
     ),
-    _account("memory", "By", "Bytes in memory.", lambda found: found.memory),
-    _account(
-        "memory.limit",
+    _figure("account.memory", "By", "Bytes in memory.", lambda found: found.memory),
+    _figure(
+        "account.memory.limit",
         "By",
         "Limit of the bytes in memory; missing if there is none.",
         lambda found: _limit(found.limits.max_memory),
     ),
-    _account("streams", "{stream}", "Streams.", lambda found: found.streams),
-    _account("consumers", "{consumer}", "Consumers.", lambda found: found.consumers),
+    _figure("account.streams", "{stream}", "Streams.", lambda found: found.streams),
+    _figure("account.consumers", "{consumer}", "Consumers.", lambda found: found.consumers),
 )
 
 _STREAM_UP: Final = Metric(
     name="jetsync.stream.up",
     unit="1",
     description="Whether the stream and its consumers answered.",
-    labels=_STREAM,
+    labels=_LABELS["stream"],
 )
 
-_STREAM_METRICS: Final = (
-    _stream("messages", "{message}", "Messages.", lambda _, info: info.state.messages),
-    _stream("size", "By", "Bytes of the messages.", lambda _, info: info.state.bytes),
-    _stream("subjects", "{subject}", "Subjects.", lambda _, info: info.state.num_subjects),
-    _stream(
-        "deleted",
+_STREAM_METRICS: Final[
+    tuple[tuple[Metric, Callable[[StreamReading, StreamInfo], float | Values | None]], ...]
+] = (
+    _figure("stream.messages", "{message}", "Messages.", lambda _, info: info.state.messages),
+    _figure("stream.size", "By", "Bytes of the messages.", lambda _, info: info.state.bytes),
+    _figure("stream.subjects", "{subject}", "Subjects.", lambda _, info: info.state.num_subjects),
+    _figure(
+        "stream.deleted",
         "{message}",
         "Sequences between the first and the last one that have no message.",
         lambda _, info: info.state.num_deleted,
     ),
-    _stream(
-        "last_sequence",
+    _figure(
+        "stream.last_sequence",
         "{message}",
         "Sequence of the last message. Its rate is that of the stored messages.",
         lambda _, info: info.state.last_seq,
     ),
-    _stream(
-        "first.age",
+    _figure(
+        "stream.first.age",
         "s",
         "Age of the first message; missing if the stream is empty.",
         lambda _, info: age(info.ts, info.state.first_ts) if info.state.messages else None,
     ),
-    _stream(
-        "last.age",
+    _figure(
+        "stream.last.age",
         "s",
         "Time since the last message was stored; missing if there never was one.",
         lambda _, info: age(info.ts, info.state.last_ts),
     ),
-    _stream("consumers", "{consumer}", "Consumers.", lambda _, info: info.state.consumer_count),
-    _stream(
-        "consumers.unanswered",
+    _figure(
+        "stream.consumers", "{consumer}", "Consumers.", lambda _, info: info.state.consumer_count
+    ),
+    _figure(
+        "stream.consumers.unanswered",
         "{consumer}",
         "Consumers that the list lacks, for example because they have no leader.",
         lambda found, _: found.unanswered,
     ),
-    _stream(
-        "leader",
+    _figure(
+        "stream.leader",
         "1",
         "1 with the name of the leader, which may be empty on a single server. 0 without a leader.",
         lambda _, info: _leads(info.cluster),
         "leader",
     ),
-    _stream(
-        "replicas.behind",
+    _figure(
+        "stream.replicas.behind",
         "{replica}",
         "Followers that are offline, not up to date, or not seen for 10 seconds.",
         lambda _, info: behind(info.cluster),
     ),
-    _stream(
-        "replicas.lag",
+    _figure(
+        "stream.replicas.lag",
         "{operation}",
         "Operations that the slowest follower still has to apply.",
         lambda _, info: replica_lag(info.cluster),
     ),
-    _stream(
-        "source.lag",
+    _figure(
+        "stream.source.lag",
         "{message}",
         "Messages that a mirror or source has not copied yet.",
         lambda _, info: _of_sources(info, lambda source: source.lag),
         "source",
     ),
-    _stream(
-        "source.age",
+    _figure(
+        "stream.source.age",
         "s",
         "Time since anything arrived from the source; missing if nothing ever did.",
         lambda _, info: _of_sources(info, lambda source: source.active),
@@ -293,74 +268,79 @@ _STREAM_METRICS: Final = (
     ),
 )
 
-_CONSUMER_METRICS: Final = (
-    _consumer(
-        "num_pending",
+_CONSUMER_METRICS: Final[
+    tuple[tuple[Metric, Callable[[ConsumerReading], float | Values | None]], ...]
+] = (
+    _figure(
+        "consumer.num_pending",
         "{message}",
         "Messages that the consumer has not delivered yet.",
         lambda found: found.info.num_pending,
     ),
-    _consumer(
-        "num_ack_pending",
+    _figure(
+        "consumer.num_ack_pending",
         "{message}",
         "Messages that were delivered and are not acknowledged yet.",
         lambda found: found.info.num_ack_pending,
     ),
-    _consumer(
-        "num_redelivered",
+    _figure(
+        "consumer.num_redelivered",
         "{message}",
         "Those of them that were delivered more than once.",
         lambda found: found.info.num_redelivered,
     ),
-    _consumer(
-        "num_waiting",
+    _figure(
+        "consumer.num_waiting",
         "{request}",
         "Pulls that wait at the server. 0 if no worker is ready.",
         lambda found: found.info.num_waiting,
     ),
-    _consumer(
-        "oldest.age",
+    _figure(
+        "consumer.oldest.age",
         "s",
         "Age of the oldest message that is not acknowledged. 0 if none waits, missing if the age"
         " is not known.",
         lambda found: found.oldest_age,
     ),
-    _consumer(
-        "last_delivery.age",
+    _figure(
+        "consumer.last_delivery.age",
         "s",
         "Time since the last delivery; missing if there never was one.",
         lambda found: age(found.info.ts, found.info.delivered.last_active),
     ),
-    _consumer(
-        "last_ack.age",
+    _figure(
+        "consumer.last_ack.age",
         "s",
         "Time since the last acknowledgement; missing if there never was one.",
         lambda found: age(found.info.ts, found.info.ack_floor.last_active),
     ),
-    _consumer(
-        "delivered_sequence",
+    _figure(
+        "consumer.delivered_sequence",
         "{message}",
         "Number of deliveries so far. Its rate is that of the deliveries.",
         lambda found: found.info.delivered.consumer_seq,
     ),
-    _consumer(
-        "paused", "1", "Whether the consumer is paused.", lambda found: float(found.info.paused)
+    _figure(
+        "consumer.paused",
+        "1",
+        "Whether the consumer is paused.",
+        lambda found: float(found.info.paused),
     ),
-    _consumer(
-        "leader",
+    _figure(
+        "consumer.leader",
         "1",
         "1 with the name of the leader, which may be empty on a single server. 0 without a leader.",
         lambda found: _leads(found.info.cluster),
         "leader",
     ),
-    _consumer(
-        "replicas.behind",
+    _figure(
+        "consumer.replicas.behind",
         "{replica}",
         "Followers that are offline, not up to date, or not seen for 10 seconds.",
         lambda found: behind(found.info.cluster),
     ),
-    _consumer(
-        "replicas.lag",
+    _figure(
+        "consumer.replicas.lag",
         "{operation}",
         "Operations that the slowest follower still has to apply.",
         lambda found: replica_lag(found.info.cluster),

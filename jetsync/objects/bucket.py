@@ -23,6 +23,7 @@ from jetsync._proto.object_names import (
     stream_of,
 )
 from jetsync._proto.outcome import Again, Cause, cause_of, outcome_of
+from jetsync.kv.bucket import Named
 from jetsync.objects.info import complete, describe, read_info
 from jetsync.publish.one import publish_one
 from jetsync.publish.retry import error_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._io.requests import Request
     from jetsync._proto.object_names import ChunkIndex
+    from jetsync.kv.bucket import Kinds
     from jetsync.objects.info import ObjectInfo
     from jetsync.values.stored import StoredMessage
 
@@ -62,28 +64,10 @@ def cleanup(seconds: float) -> Deadline:
     return Deadline.after(min(CLEANUP, seconds))
 
 
-class Named:
-    """
-    Replaces the errors of a stream by those of its object store.
-
-    Not a function with ``contextlib.contextmanager``, because each put enters it four times.
-    """
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, (errors.ObjectStoreNotFoundError, errors.ObjectStoreSealedError)):
-            return
-        if isinstance(error, errors.StreamNotFoundError):
-            raise errors.ObjectStoreNotFoundError(self._name) from error
-        if isinstance(error, errors.StreamSealedError):
-            raise errors.ObjectStoreSealedError(self._name) from error
+_NAMES: Final[Kinds] = {
+    errors.StreamNotFoundError: errors.ObjectStoreNotFoundError,
+    errors.StreamSealedError: errors.ObjectStoreSealedError,
+}
 
 
 class Bucket:
@@ -98,7 +82,7 @@ class Bucket:
         self.context: Context = context
         self.stream: Stream = Stream(context, info)
         #: Replaces the errors of the stream by those of the object store.
-        self.named: Named = Named(name)
+        self.named: Named = Named(name, _NAMES)
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
 
@@ -257,21 +241,8 @@ class Bucket:
                 with self.named:
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
             except errors.JetSyncError as error:
-                cause, sent = cause_of(error)
-                if cause is Cause.NO_STREAM:
-                    self.check_exists(deadline)
-                is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
-                earlier = earlier or is_unknown
-                looks = is_unknown and cause is not Cause.CLOSED
-                rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
-                failed = error_of(rule, message, error, deadline.total)
-                if isinstance(failed, errors.WrongLastSequenceError):
-                    failed = errors.ObjectChangedError(
-                        self.name, name, last_sequence=failed.last_sequence
-                    )
-                    failed.__cause__ = error
-                elif not looks and rule.again not in {Again.ASK, Again.LOOK}:
-                    raise failed from failed.__cause__
+                earlier = earlier or isinstance(error, errors.PublishOutcomeUnknownError)
+                failed = self._failed(error, name, message, deadline, earlier=earlier)
             else:
                 now = dt.datetime.now(dt.timezone.utc)
                 made = describe(self.name, subject, ack.sequence, now, wanted)
@@ -299,6 +270,34 @@ class Bucket:
             with _log_failure(old):
                 self.remove(old, deadline.at_most(CLEANUP))
         return made
+
+    def _failed(
+        self,
+        error: errors.JetSyncError,
+        name: str,
+        message: OutboundMessage,
+        deadline: Deadline,
+        *,
+        earlier: bool,
+    ) -> Exception:
+        """
+        Return the error of an attempt to store a document if it may be stored, or sent again; raise
+        it if not.
+        """
+        cause, sent = cause_of(error)
+        if cause is Cause.NO_STREAM:
+            self.check_exists(deadline)
+        rule = outcome_of(cause, sent=sent, earlier=earlier, safe=True)
+        failed = error_of(rule, message, error, deadline.total)
+        if isinstance(failed, errors.WrongLastSequenceError):
+            changed = errors.ObjectChangedError(self.name, name, last_sequence=failed.last_sequence)
+            changed.__cause__ = error
+            return changed
+        is_unknown = isinstance(error, errors.PublishOutcomeUnknownError)
+        may_look = is_unknown and cause is not Cause.CLOSED
+        if not may_look and rule.again not in {Again.ASK, Again.LOOK}:
+            raise failed from failed.__cause__
+        return failed
 
     def remove(self, info: ObjectInfo, deadline: Deadline) -> bool:
         """Remove a document, and return whether it was still there. Newer ones stay."""

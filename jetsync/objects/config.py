@@ -12,6 +12,7 @@ from jetsync._base.fields import checked, duration
 from jetsync._base.html import html_table
 from jetsync._proto.keys import check_bucket
 from jetsync._proto.object_names import chunks_of, documents_of, stream_of
+from jetsync.kv.config import UNLIMITED, common_fields
 from jetsync.values.stream_config import (
     DiscardPolicy,
     Placement,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from jetsync.values.stream_config import StorageTypeInput
 
 __all__ = ["ObjectStoreConfig", "ObjectStoreStatus"]
-
-UNLIMITED: Final = -1
 
 # The fields that all clients set in the stream of an object store (ADR-20).
 DEFAULTS: Final[dict[str, Any]] = {
@@ -101,22 +100,8 @@ class ObjectStoreConfig:
 
     def stream_fields(self) -> dict[str, Any]:
         """Return the fields of the stream that this configuration sets."""
-        fields = {
-            "name": stream_of(self.bucket),
-            "subjects": [chunks_of(self.bucket, ">"), documents_of(self.bucket)],
-            "description": self.description,
-            "max_bytes": None if self.max_bytes is None else self.max_bytes or UNLIMITED,
-            "max_age": self.ttl,
-            "storage": self.storage,
-            "num_replicas": self.num_replicas,
-            "placement": self.placement,
-            "metadata": self.metadata,
-        }
-        if self.compression is not None:
-            fields["compression"] = (
-                StoreCompression.S2 if self.compression else StoreCompression.NONE
-            )
-        return {name: value for name, value in fields.items() if value is not None}
+        subjects = [chunks_of(self.bucket, ">"), documents_of(self.bucket)]
+        return common_fields(self, name=stream_of(self.bucket), subjects=subjects)
 
 
 @attrs.frozen

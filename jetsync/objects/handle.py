@@ -237,10 +237,9 @@ class ObjectStore:
             ObjectCorruptedError: The object has no digest, and *verify* is true.
             ObjectStoreNotFoundError: The object store does not exist any more.
         """
-        given = timeout
-        seconds = self._bucket.context.default_timeout if given is None else as_seconds(given)
-        bucket, info = self._resolve(name, Deadline.after(seconds))
-        return ObjectReader(bucket, info, seconds=seconds, verify=verify)
+        deadline = self._deadline(timeout)
+        bucket, info = self._resolve(name, deadline)
+        return ObjectReader(bucket, info, seconds=deadline.total, verify=verify)
 
     def get_bytes(self, name: str, *, verify: bool = True, timeout: Seconds | None = None) -> bytes:
         """

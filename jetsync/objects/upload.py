@@ -373,7 +373,7 @@ class Upload:
         ) from self._reason
 
     def _settle(self) -> None:
-        """Process answers, confirm chunks, and report the progress."""
+        """Process answers, and confirm chunks."""
         in_flight, reports = self._in_flight, self._hooks.reports
         while in_flight and in_flight[0].request.ready:
             chunk, failure = in_flight[0], None
@@ -396,6 +396,10 @@ class Upload:
                 self._fail(chunk, failure)
         if reports is not None and reports.note(()):
             reports.send()
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Confirm the first chunks whose sequences are known and increase."""
         before, queue = self.done, self._open
         while queue and (sequence := queue[0].sequence) is not None:
             if sequence <= self._last:

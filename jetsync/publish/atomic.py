@@ -195,12 +195,11 @@ class AtomicBatch:
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
         attempt = self._attempt
+        # Most messages are plain pairs, which cost less to create and to encode.
+        is_plain = headers is None and msg_id is None and ttl is None and expect is None
         if (
             attempt is not None
-            and headers is None
-            and msg_id is None
-            and ttl is None
-            and expect is None
+            and is_plain
             and timeout is None
             and self._hooks is None
             and attempt.stage(subject, data)
@@ -208,9 +207,8 @@ class AtomicBatch:
             return
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._lane.check()
-        # Most messages are plain pairs, which cost less to create and to encode.
         item: Any = (subject, data)
-        if headers is not None or msg_id is not None or ttl is not None or expect is not None:
+        if not is_plain:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
         if self._hooks is not None:
             item = self._hooks.prepared(item, self._operation)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jetsync._base.fields import wrong_type
 from jetsync._proto.frames import check_subject
-from jetsync.errors import JetSyncError
-from jetsync.values.headers import SharedHeaders, encode_headers
+from jetsync.errors import InvalidArgumentError, JetSyncError
+from jetsync.values.headers import MSG_ID, TTL, SharedHeaders, encode_headers, header_pairs
 from jetsync.values.outbound import (
+    Expect,
     coerce_outbound,
-    outbound_header_pairs,
     payload_bytes,
+    require_text,
     with_shared,
 )
 from jetsync.values.server_versions import require_message
 from jetsync.values.subjects import validate_subject
+from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -230,3 +233,35 @@ def encode_message_headers(
     if ttl is not None or expect is not None:
         require_message(message, connection.server)
     return (encode_headers(pairs), pairs) if pairs else (b"", ())
+
+
+def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
+    """
+    Return the names and values of all headers of a message.
+
+    ``msg_id``, ``ttl`` and ``expect`` replace headers of the same name.
+
+    Raises:
+        InvalidHeaderError, InvalidTtlError, InvalidArgumentError: A value cannot be sent.
+        InvalidTypeError: A value has the wrong type.
+    """
+    headers, msg_id, ttl, expect = message.headers, message.msg_id, message.ttl, message.expect
+    own: list[tuple[str, str]] = []
+    if msg_id is not None:
+        require_text("msg_id", msg_id)
+        if not msg_id.strip(" "):
+            # Servers strip spaces and ignore an empty id, so there would be no deduplication.
+            raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")
+        own.append((MSG_ID, msg_id))
+    if ttl is not None:
+        own.append((TTL, ttl_header(ttl)))
+    if expect is not None:
+        if not isinstance(expect, Expect):
+            raise wrong_type("expect", "an Expect", expect)
+        own += expect.pairs()
+    if headers is None:
+        return own
+    if not own:
+        return list(header_pairs(headers))
+    replaced = {name for name, _ in own}
+    return [pair for pair in header_pairs(headers) if pair[0] not in replaced] + own

@@ -556,9 +556,12 @@ class Flight:
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
-        why, failure = self._lane.why_lost(lost), self.box.failure
-        reason = failure or (errors.ConnectionLostError(reason=why) if lost else None)
-        unanswered = Cause.CLOSED if failure else Cause.LOST if lost else Cause.SILENT
+        why = self._lane.why_lost(lost)
+        unanswered, reason = Cause.SILENT, self.box.failure
+        if reason is not None:
+            unanswered = Cause.CLOSED
+        elif lost:
+            unanswered, reason = Cause.LOST, errors.ConnectionLostError(reason=why)
         for number, entry, error in pipeline.failed:
             retry = _retry_entry(entry, number, now)
             if error is not None:

@@ -50,7 +50,6 @@ class BulkPublish:
         self._callback_error: Exception | None = None
         # The error that this call raises if messages have failed.
         self._failed: PublishManyError | None = None
-        # Whether the iterable was read to its end.
         self._exhausted = False
         # How many failures the reports to plugins have counted.
         self._noted = 0

@@ -137,7 +137,6 @@ class _Attempts:
         self._deadline = deadline
         self._retries = retries
         self._retry_wait = retry_wait
-        # The number of the current attempt.
         self._number = 1
         # Whether an earlier attempt may have been stored.
         self._unknown = False

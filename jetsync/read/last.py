@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.mirrors import Reading
     from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_info import StreamInfo
 
 # The most bytes of subjects in one request. Half of the server's `max_payload` is a limit too.
 REQUEST_ROOM: Final = 256 << 10
@@ -80,14 +82,11 @@ class OnePage(ReadPlan):
         if len(names) > FEW:
             listed = reader.info(_common_wildcard(names)).state.subjects
             names = [name for name in names if name in listed]
-        before = None if self.up_to_time is None else parse_time_ns(self.up_to_time)
+        moment = math.inf if engine.moment is None else engine.moment
+        before = math.inf if self.up_to_time is None else parse_time_ns(self.up_to_time)
         for subject in [*wildcards, *names]:
             first = reader.first_at_leader({"next_by_subj": subject, "seq": engine.position})
-            if (
-                first is not None
-                and (engine.moment is None or first.sequence <= engine.moment)
-                and (before is None or first.timestamp_ns < before)
-            ):
+            if first is not None and first.sequence <= moment and first.timestamp_ns < before:
                 return True
         return False
 
@@ -281,18 +280,9 @@ class LastPlan(OnePage):
         for each in filters:
             info = reader.info(each)
             counts.update(info.state.subjects)
-        config = info.config
-        limits = (config.max_age, config.max_bytes, config.max_msgs)
-        if (
-            config.allow_msg_ttl
-            or config.retention not in {None, RetentionPolicy.LIMITS}
-            or (
-                info.state.first_seq != self._first_sequence
-                and any(limit and limit > 0 for limit in limits)
-            )
-        ):
+        if _removes_otherwise(info, self._first_sequence):
             return set()
-        most = config.max_msgs_per_subject or 0
+        most = info.config.max_msgs_per_subject or 0
         return {
             name
             for name in names.intersection(counts)
@@ -338,6 +328,21 @@ class LastPlan(OnePage):
         for each in subjects:
             listed.update(reader.info(each).state.subjects if has_wildcard(each) else (each,))
         return sorted(listed)
+
+
+def _removes_otherwise(info: StreamInfo, first_sequence: int) -> bool:
+    """
+    Return whether a stream may have removed messages for another reason than its limit per subject.
+
+    Args:
+        info: The stream.
+        first_sequence: The first one before.
+    """
+    config = info.config
+    if config.allow_msg_ttl or config.retention not in {None, RetentionPolicy.LIMITS}:
+        return True
+    limits = (config.max_age, config.max_bytes, config.max_msgs)
+    return info.state.first_seq != first_sequence and any((limit or 0) > 0 for limit in limits)
 
 
 def _common_wildcard(names: Sequence[str]) -> str:

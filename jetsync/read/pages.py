@@ -347,27 +347,12 @@ class PageReader:
         engine = self.plan.engine
         # The messages that arrived during the call come first.
         runs, self._first = self._first, []
-        while not (runs and (self._page_ended or not whole)):
+        goes_on = True
+        while goes_on and not (runs and (self._page_ended or not whole)):
             if self._over.is_set() or engine.error is not None:
                 break
             try:
-                if engine.is_open:
-                    if self._wait():
-                        arrived = self._arrived()
-                        self.plan.check(self, page_of(arrived))
-                        runs += arrived
-                        self._page_ended = not self.plan.engine.is_open and self._end_page()
-                    continue
-                if engine.verdict == "unanswered":
-                    self._wait_for_server()
-                elif engine.done:
-                    found = self.plan.extend(self)
-                    if found:
-                        runs.append(found)
-                    if runs or engine.done:
-                        self._page_ended = True
-                        break
-                self._ask()
+                goes_on = self._step(runs)
             except Exception as error:  # noqa: BLE001  (also an error that a plugin raises instead)
                 engine.fail(error)
                 try:
@@ -383,6 +368,28 @@ class PageReader:
             if engine.error is not None and (held := engine.release()):
                 return [stored_messages(held)]
         return runs
+
+    def _step(self, runs: list[Run]) -> bool:
+        """Add what has arrived to *runs*, or request a page; return False at the end."""
+        engine = self.plan.engine
+        if engine.is_open:
+            if self._wait():
+                arrived = self._arrived()
+                self.plan.check(self, page_of(arrived))
+                runs += arrived
+                self._page_ended = not self.plan.engine.is_open and self._end_page()
+            return True
+        if engine.verdict == "unanswered":
+            self._wait_for_server()
+        elif engine.done:
+            found = self.plan.extend(self)
+            if found:
+                runs.append(found)
+            if runs or engine.done:
+                self._page_ended = True
+                return False
+        self._ask()
+        return True
 
     def _arrived(self) -> list[Run]:
         """Return the messages that have arrived, in non-empty runs."""

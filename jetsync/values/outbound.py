@@ -18,11 +18,9 @@ from jetsync.values.headers import (
     HeadersInput,
     SharedHeaders,
     check_headers,
-    header_pairs,
     is_headers,
 )
 from jetsync.values.subjects import check_text, validate_filter, validate_name, validate_subject
-from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +34,7 @@ A payload to publish: a bytes-like object, or text, which is sent as UTF-8. Any 
 """
 
 
-def _check_text(name: str, value: object) -> None:
+def require_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise wrong_type(name, "text", value)
 
@@ -66,7 +64,7 @@ class Expect:
                 check_count(name, getattr(self, name), 0, LARGEST)
         for name in ("stream", "last_subject_sequence_subject", "last_msg_id"):
             if getattr(self, name) is not None:
-                _check_text(name, getattr(self, name))
+                require_text(name, getattr(self, name))
         if self.stream is not None:
             validate_name("stream", self.stream)
         if self.last_subject_sequence_subject is not None:
@@ -245,38 +243,6 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
         return iter(messages)
     except TypeError as error:
         raise wrong_type("messages", "an iterable of messages", messages) from error
-
-
-def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
-    """
-    Return the names and values of all headers of a message.
-
-    ``msg_id``, ``ttl`` and ``expect`` replace headers of the same name.
-
-    Raises:
-        InvalidHeaderError, InvalidTtlError, InvalidArgumentError: A value cannot be sent.
-        InvalidTypeError: A value has the wrong type.
-    """
-    headers, msg_id, ttl, expect = message.headers, message.msg_id, message.ttl, message.expect
-    own: list[tuple[str, str]] = []
-    if msg_id is not None:
-        _check_text("msg_id", msg_id)
-        if not msg_id.strip(" "):
-            # Servers strip spaces and ignore an empty id, so there would be no deduplication.
-            raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")
-        own.append((names.MSG_ID, msg_id))
-    if ttl is not None:
-        own.append((names.TTL, ttl_header(ttl)))
-    if expect is not None:
-        if not isinstance(expect, Expect):
-            raise wrong_type("expect", "an Expect", expect)
-        own += expect.pairs()
-    if headers is None:
-        return own
-    if not own:
-        return list(header_pairs(headers))
-    replaced = {name for name, _ in own}
-    return [pair for pair in header_pairs(headers) if pair[0] not in replaced] + own
 
 
 def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:

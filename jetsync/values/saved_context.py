@@ -34,6 +34,7 @@ _UNSUPPORTED: Final = ("nsc", "socks_proxy", "windows_cert_store")
 
 # A scheme has two letters or more, because `C:` is a drive of Windows.
 _REFERENCE: Final = re.compile(r"data(?=:)|[a-z][a-z0-9+.-]+(?=://)", re.IGNORECASE)
+_NAME: Final = re.compile(r"(?!.*\.\.)[^/\\]+", re.DOTALL)
 _READ: Final = frozenset({"file", "env", "data"})
 _UNREAD: Final = frozenset({"op", "nsc"})
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
@@ -68,7 +69,7 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
     folder = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats"
     if name is None:
         name = _selected(folder)
-    if not name or "/" in name or "\\" in name or ".." in name:
+    if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} is not the name of a context: it is empty, or contains a slash or '..'"
         )
@@ -82,15 +83,8 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
     wrong = [field for field in texts if not isinstance(saved.get(field) or "", str)]
     if wrong:
         raise ConfigurationError(f"context {name!r}: {', '.join(wrong)} should be text")
-    fields: dict[str, Any] = {
-        ours: saved[theirs] for theirs, ours in _COPIED.items() if saved.get(theirs)
-    }
-    # The prefix is more exact than the domain.
-    if "jetstream_prefix" in fields:
-        fields.pop("jetstream_domain", None)
     values = _Values(name, saved, environ)
-    fields |= {ours: values.path(theirs) for theirs, ours in _FILES.items() if saved.get(theirs)}
-    fields |= values.login()
+    fields = values.copied() | values.files() | values.login()
     if saved.get("tls_first") is True:
         fields["tls_first"] = True
     return fields
@@ -105,6 +99,21 @@ class _Values:
     _name: str
     _saved: Mapping[str, Any] = attrs.field(repr=False)
     _environ: Mapping[str, str] = attrs.field(repr=False)
+
+    def copied(self) -> dict[str, Any]:
+        """Return the options that have the same value here."""
+        saved = self._saved
+        fields = {ours: saved[theirs] for theirs, ours in _COPIED.items() if saved.get(theirs)}
+        # The prefix is more exact than the domain.
+        if "jetstream_prefix" in fields:
+            fields.pop("jetstream_domain", None)
+        return fields
+
+    def files(self) -> dict[str, str]:
+        """Return the options that name files."""
+        return {
+            ours: self.path(theirs) for theirs, ours in _FILES.items() if self._saved.get(theirs)
+        }
 
     def login(self) -> dict[str, Any]:
         """Return the options of the login that the command line uses, if there are several."""

@@ -4,16 +4,20 @@ Server URLs: reading the option ``servers``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
+
+_BAD_PORT: Final = "the port must be a number from 1 to 65535"
 
 
 def read_servers(servers: str | Sequence[str]) -> list[str]:
@@ -53,45 +57,46 @@ def _complete(piece: str, whole: str, shown: str) -> str:
     text = piece.strip()
     url = text if "://" in text else f"nats://{text}"
     # These errors contain the URL with its password, so they are not kept as a cause.
-    problem = None
-    port: int | None = 0
     try:
         parts = urlsplit(url)
-        host, websocket = parts.hostname, parts.scheme in WEBSOCKET_SCHEMES
         user_info(url)
-        with contextlib.suppress(ValueError):
-            port = parts.port
+        problem = _problem(parts, text)
     except UnicodeDecodeError:
         problem = "the percent-encoding of user and password is not UTF-8"
     except ValueError:
         problem = "not a URL with a host and a port"
-    else:
-        if parts.scheme not in _DEFAULT_PORTS:
-            problem = "the scheme must be nats, tls, ws or wss"
-        elif not host or " " in text or not text.isprintable():
-            problem = "it has no host, or a space or control character in it"
-        elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
-            # The part before it would be taken for the host and sent to a name server.
-            problem = "it has a special character in user or password"
-        elif port == 0:
-            of = ""
-            # The apparent host may be part of a login, unless the URL is only host and port.
-            if set("@,?#").isdisjoint(whole):
-                of = f" of host {host!r}"
-                if shown in {"***", f"{parts.scheme}://***"}:
-                    # A text instead of a port may be a password whose host was forgotten.
-                    shown = shown.replace("***", parts.netloc.rpartition(":")[0] + ":***")
-            problem = f"the port{of} must be a number from 1 to 65535"
-        elif not websocket and parts.path not in {"", "/"}:
-            problem = "only WebSocket URLs have a path"
+    # The apparent host may be part of a login, unless the URL is only host and port.
+    if problem == _BAD_PORT and set("@,?#").isdisjoint(whole):
+        problem = problem.replace("the port", f"the port of host {parts.hostname!r}")
+        if shown in {"***", f"{parts.scheme}://***"}:
+            # A text instead of a port may be a password whose host was forgotten.
+            shown = shown.replace("***", parts.netloc.rpartition(":")[0] + ":***")
     if problem is not None:
         if "@" in whole:
             problem += "; percent-encode special characters of the password (urllib.parse.quote)"
         raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
-    if port is not None:
+    if parts.port is not None:
         return url
     netloc = f"{parts.netloc.rstrip(':')}:{_DEFAULT_PORTS[parts.scheme]}"
     return parts._replace(netloc=netloc).geturl()
+
+
+def _problem(parts: SplitResult, text: str) -> str | None:
+    """Return what is wrong with a URL; None if nothing is."""
+    is_plain = parts.scheme not in WEBSOCKET_SCHEMES
+    if parts.scheme not in _DEFAULT_PORTS:
+        return "the scheme must be nats, tls, ws or wss"
+    if not parts.hostname or " " in text or not text.isprintable():
+        return "it has no host, or a space or control character in it"
+    if "@" in parts.path + parts.fragment or (is_plain and "@" in parts.query):
+        # The part before it would be taken for the host and sent to a name server.
+        return "it has a special character in user or password"
+    try:
+        if parts.port == 0:
+            return _BAD_PORT
+    except ValueError:
+        return _BAD_PORT
+    return "only WebSocket URLs have a path" if is_plain and parts.path not in {"", "/"} else None
 
 
 def user_info(url: str) -> tuple[str, str | None] | None:

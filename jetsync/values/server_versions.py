@@ -275,15 +275,15 @@ def _dropped(sent: Mapping[str, Any], returned: Mapping[str, Any], path: str = "
     """
     for key, value_sent in sent.items():
         here = f"{path}{key}"
-        got = returned.get(key)
-        if got and type(value_sent) is not dict and type(value_sent) is not list:
+        got: Any = returned.get(key)
+        if got and type(value_sent) not in (dict, list):
             continue  # Most fields; the checks below are slower.
         if path == "metadata." and key.startswith("_nats."):
             continue
         if isinstance(value_sent, Mapping) and isinstance(got, Mapping):
             yield from _dropped(value_sent, got, f"{here}.")
-        elif _are_objects(value_sent) and _are_objects(got) and len(value_sent) == len(got or ()):
-            for one, other in zip(value_sent, got or (), strict=True):
+        elif _are_objects(value_sent) and _are_objects(got) and len(value_sent) == len(got):
+            for one, other in zip(value_sent, got, strict=True):
                 yield from _dropped(one, other, f"{here}.")
         elif _is_set(value_sent) and not _is_set(got):
             yield here

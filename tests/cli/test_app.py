@@ -363,6 +363,7 @@ class TestErrors:
             server=jetsync.ServerInfo(),
             tls=False,
             rtt=0.001,
+            level=0,
             account=None,
             jetstream="no JetStream here",
             verdicts=(),

@@ -9,12 +9,6 @@ from __future__ import annotations
 
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     (
-        "jetsync/_io/outbox.py",
-        "Outbox._post_or_keep",
-        "if epoch is None or epoch == self.epoch:",
-        "if epoch is None or epoch >= self.epoch:",
-    ): "An epoch that a caller has read is never larger than the current one.",
-    (
         "jetsync/_io/replies.py",
         "ReplyRouter.denied",
         'if operation == "subscribe" and subject == self.interest:',

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jetsync
+from jetsync.publish.encode import outbound_header_pairs
 from jetsync.values.dead_letter import LONGEST_REASON, dead_letter, reason_of
 from jetsync.values.headers import encode_headers
-from jetsync.values.outbound import outbound_header_pairs
 
 HEADERS = b"NATS/1.0\r\nTrace: 7\r\nTrace: 8\r\nNats-Msg-Id: order-1\r\nNats-TTL: 60\r\n\r\n"
 

@@ -7,27 +7,18 @@ import pytest
 
 from jetsync.errors import (
     InvalidArgumentError,
-    InvalidHeaderError,
     InvalidNameError,
     InvalidSubjectError,
-    InvalidTtlError,
     InvalidTypeError,
 )
-from jetsync.values.headers import Headers, encode_headers
+from jetsync.values.headers import Headers
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     coerce_outbound,
     final_message,
-    outbound_header_pairs,
     payload_bytes,
 )
-
-
-def sent(**fields):
-    """Return the headers that are sent for a message with these fields."""
-    pairs = outbound_header_pairs(OutboundMessage("a", **fields))
-    return Headers.parse(encode_headers(pairs))[2].items() if pairs else None
 
 
 class TestExpect:
@@ -52,14 +43,6 @@ class TestExpect:
     def test_no_expectations_mean_no_headers(self):
         """No expectations mean no headers."""
         assert Expect().pairs() == []
-        assert sent(expect=Expect()) is None
-
-    def test_a_mapping_is_not_an_expectation(self):
-        """
-        A mapping is not an expectation.
-        """
-        with pytest.raises(InvalidTypeError, match="expect must be an Expect"):
-            sent(expect={"last_sequence": 1})
 
     @pytest.mark.parametrize(
         ("fields", "error"),
@@ -83,62 +66,6 @@ class TestExpect:
         """Values that a server would refuse or misread are refused before sending."""
         with pytest.raises(error):
             Expect(**fields)
-
-
-class TestHeaderBlock:
-    def test_a_message_without_such_fields_has_no_header_block(self):
-        """A message without fields for headers has no header block."""
-        assert sent() is None
-        assert sent(headers={}) is None
-        assert sent(headers=Headers()) is None
-        assert sent(headers={"A": []}) is None
-
-    def test_user_headers_come_first_in_the_block(self):
-        """User headers come first, followed by those of the other arguments."""
-        fields = {"headers": {"A": ["1", "2"]}, "msg_id": "m", "ttl": 60}
-        assert sent(**fields, expect=Expect(last_sequence=0)) == [
-            ("A", "1"),
-            ("A", "2"),
-            ("Nats-Msg-Id", "m"),
-            ("Nats-TTL", "60"),
-            ("Nats-Expected-Last-Sequence", "0"),
-        ]
-
-    def test_arguments_replace_headers(self):
-        """An argument replaces a header of the same name."""
-        headers = {"Nats-Msg-Id": "old", "Nats-TTL": "5", "B": "x"}
-        assert sent(headers=headers, msg_id="new") == [
-            ("Nats-TTL", "5"),
-            ("B", "x"),
-            ("Nats-Msg-Id", "new"),
-        ]
-
-    def test_nothing_is_changed(self):
-        """The caller's headers stay unchanged."""
-        mapping, headers = {"A": ["1"]}, Headers({"A": "1"})
-        sent(headers=mapping, msg_id="m", ttl="never")
-        sent(headers=headers, msg_id="m", ttl="never")
-        assert mapping == {"A": ["1"]}
-        assert headers.items() == [("A", "1")]
-
-    @pytest.mark.parametrize(
-        ("fields", "error"),
-        [
-            ({"headers": {"A": "x\r\ny"}}, InvalidHeaderError),
-            ({"headers": {"A:": "x"}, "msg_id": "m"}, InvalidHeaderError),
-            ({"headers": "A: x"}, InvalidTypeError),
-            ({"msg_id": "a\nb"}, InvalidHeaderError),
-            ({"msg_id": ""}, InvalidArgumentError),
-            ({"msg_id": "  "}, InvalidArgumentError),
-            ({"msg_id": 5}, InvalidTypeError),
-            ({"ttl": 0}, InvalidTtlError),
-            ({"ttl": "x"}, InvalidTtlError),
-        ],
-    )
-    def test_invalid_headers_are_refused_before_a_byte_is_sent(self, fields, error):
-        """Invalid headers are refused before a byte is sent."""
-        with pytest.raises(error):
-            sent(**fields)
 
 
 class TestPayload:
