@@ -48,6 +48,10 @@ T = TypeVar("T")
 # server 0.4 us per message. With twice as many, nothing is gained.
 BLOCK: Final = 256
 
+# The same while the server has no message of the batch to work on. It often sends two acks at once,
+# after the last message in flight. It would then idle for the 0.15 ms that staging 256 takes.
+FIRST_BLOCK: Final = 32
+
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
 
@@ -156,7 +160,7 @@ class FastLink:
         engine, stage, stream = self.engine, self.stage, self.stream
         stream.deadline = deadline
         while self._make_room(deadline):
-            is_full = stage.count >= BLOCK or stage.size >= MOST_STAGED_BYTES
+            is_full = stage.count >= self._block or stage.size >= MOST_STAGED_BYTES
             # Staged messages do not wait for the lookup of a new subject's stream.
             is_new = not stream.encoder.knows(subject_of(item))
             if (is_full or (is_new and stage.count)) and not self._write(b"", deadline):
@@ -224,6 +228,11 @@ class FastLink:
 
     # Staging.
 
+    @property
+    def _block(self) -> int:
+        """How many messages fill a block."""
+        return BLOCK if self.ledger.in_flight > self.stage.count else FIRST_BLOCK
+
     def _open_stage(self) -> None:
         """Let other threads stage messages while there is room."""
         stage = self.stage
@@ -231,7 +240,7 @@ class FastLink:
             # Before the stage is open, which needs the ticks.
             self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
             self._ticks = True
-        places = min(self.engine.room, BLOCK - stage.count)
+        places = min(self.engine.room, self._block - stage.count)
         stage.allow(self.ledger.sent, places, self.stream.encoder.limit, MOST_STAGED_BYTES)
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
             stage.stop()
