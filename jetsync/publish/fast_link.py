@@ -48,8 +48,9 @@ T = TypeVar("T")
 # server 0.4 us per message. With twice as many, nothing is gained.
 BLOCK: Final = 256
 
-# The same while the server has no message of the batch to work on. It often sends two acks at once,
-# after the last message in flight. It would then idle for the 0.15 ms that staging 256 takes.
+# The same while the server has no message of the batch to work on: it often sends two acks at once,
+# after the last message in flight. From these acks to the next write, a full block takes 0.18 ms,
+# and this one 0.13 ms. The server stores it while the next block is staged.
 FIRST_BLOCK: Final = 32
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
