@@ -117,6 +117,8 @@ class FastLink:
         self._ticks = False
         # Whether a call has written since the last tick.
         self._has_written = False
+        # How many messages fill a block.
+        self._block = BLOCK
         # The key of the batch in `_batches`, while the server may still refuse its messages.
         self.key: Final[str] = self.engine.batch_id
         self._batches = connection.refusals.batches
@@ -229,11 +231,6 @@ class FastLink:
 
     # Staging.
 
-    @property
-    def _block(self) -> int:
-        """How many messages fill a block."""
-        return BLOCK if self.ledger.in_flight > self.stage.count else FIRST_BLOCK
-
     def _open_stage(self) -> None:
         """Let other threads stage messages while there is room."""
         stage = self.stage
@@ -241,6 +238,7 @@ class FastLink:
             # Before the stage is open, which needs the ticks.
             self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
             self._ticks = True
+        self._block = BLOCK if stage.done > self.ledger.covered else FIRST_BLOCK
         places = min(self.engine.room, self._block - stage.count)
         stage.allow(self.ledger.sent, places, self.stream.encoder.limit, MOST_STAGED_BYTES)
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
