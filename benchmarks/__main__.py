@@ -12,6 +12,7 @@ COMMANDS = {
     "growth": "benchmarks.growth",
     "latency": "benchmarks.latency",
     "page": "benchmarks.page",
+    "threads": "benchmarks.threads",
 }
 """The module of each command; its ``main`` takes the other arguments. The first is the default."""
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import Settings, run_row
-from benchmarks.rows import JOBS, ROWS
-from benchmarks.table import render, save, summary, to_json
+from benchmarks.rows import JOBS, ROWS, present
+from benchmarks.table import cpu, render, save, summary, to_json
 from jetsync._base import speedups
 from jetsync.devserver import DevServer
 
@@ -40,6 +40,8 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1000, help="messages per fetch (1000)")
     parser.add_argument("--storage", choices=["file", "memory"], default="file")
     parser.add_argument("--server", help="nats-server version (the installed one)")
+    parser.add_argument("--go", help="the program of nats.go; see README.md")
+    parser.add_argument("--natsio", help="an interpreter that has natsio (this one)")
     parser.add_argument("--json", type=Path, help="write all samples to this file, too")
     return parser.parse_args(given)
 
@@ -71,10 +73,10 @@ def main(given: Sequence[str]) -> int:
         for row in rows:
             contenders = [
                 contender
-                for contender in row.contenders
+                for contender in present(row.contenders, go=asked.go, natsio=asked.natsio)
                 if any(part in contender.label for part in parts)
             ]
-            results = run_row(server.url, row, contenders, settings, progress)
+            results = run_row(server, row, contenders, settings, progress)
             count = settings.count(row)
             heading = (
                 f"\n{row.title}: {count:,} x {settings.size} bytes, {settings.storage} storage, "
@@ -85,7 +87,7 @@ def main(given: Sequence[str]) -> int:
             if not row.own:
                 measured.append((row, results))
         if measured:
-            print(f"\n{summary(measured)}")
+            print(f"\n{summary(measured)}\n\n{cpu(measured)}")
         if asked.json:
             save(asked.json, server.version, machine, settings, tables)
     return 0

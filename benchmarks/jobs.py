@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import resource
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+SERVER_PID = "BENCHMARKS_SERVER_PID"
+"""The environment variable with the process id of the server, whose CPU time is measured, too."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,9 @@ class Sample:
     cpu: float = 0.0
     """User and system seconds of the worker, all its threads included."""
 
+    server: float | None = None
+    """The same of the server; None where the system does not say."""
+
     p50: float | None = None
     """Median of the single calls in seconds, for rows that measure those."""
 
@@ -130,6 +138,19 @@ class Sample:
         )
 
 
+def server_cpu() -> float | None:
+    """
+    Return the CPU seconds of the server so far, or None if they are not known.
+    """
+    folder = Path("/proc", os.environ.get(SERVER_PID, "-"), "task")
+    try:
+        # In nanoseconds, where the usual file counts hundredths of a second.
+        times = [int(path.read_text("ascii").split()[0]) for path in folder.glob("*/schedstat")]
+    except OSError:
+        return None
+    return sum(times) / 1e9 if times else None
+
+
 @contextmanager
 def measured(count: int) -> Iterator[Sample]:
     """
@@ -140,9 +161,12 @@ def measured(count: int) -> Iterator[Sample]:
     """
     sample = Sample(count)
     gc.collect()
+    server = server_cpu()
     before = resource.getrusage(resource.RUSAGE_SELF)
     begin = time.perf_counter()
     yield sample
     sample.seconds = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_SELF)
     sample.cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if server is not None:
+        sample.server = (server_cpu() or server) - server

@@ -87,7 +87,7 @@ def main(given: Sequence[str]) -> int:
         print(f"nats-server {server.version}, {machine}, {settings.size} bytes", flush=True)
         for row in ROWS:
             chosen = [each for each in row.contenders if any(part in each.label for part in parts)]
-            measured.append((row, run_row(server.url, row, chosen, settings, progress)))
+            measured.append((row, run_row(server, row, chosen, settings, progress)))
         for bulk, title in ((False, "publish"), (True, "publish, beside a bulk publish")):
             some = [(row, results) for row, results in measured if row.options["bulk"] is bulk]
             print(f"\n{title}: median of {settings.rounds} rounds\n{render(some)}")

@@ -2,8 +2,10 @@
 Put the figures of saved runs into a page: ``python -m benchmarks page RUN.json [RUN.json ...]``.
 
 Each table goes between two comments, such as ``<!-- jobs -->`` and ``<!-- jobs end -->``. A run of
-``python -m benchmarks`` gives ``jobs`` and ``variants``. A run with ``--rows plugins`` gives
-``plugins``. A run of ``python -m benchmarks latency`` gives ``latency`` and ``latency_bulk``.
+``python -m benchmarks`` gives ``jobs`` and ``variants``, and with ``--go`` also ``cpu``. A run with
+``--rows plugins`` gives ``plugins``. A run of ``python -m benchmarks latency`` gives ``latency``
+and ``latency_bulk``, and one of ``python -m benchmarks threads`` gives ``threads_publish`` and
+``threads_get_last``.
 ``nats-go.json`` gives ``go``.
 """
 
@@ -15,7 +17,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.rows import JETSYNC_PURE, JETSYNC_UVLOOP, RAW
+from benchmarks.rows import (
+    JETSYNC_PURE,
+    JETSYNC_UVLOOP,
+    NATS_GO,
+    NATS_PY_UVLOOP,
+    NATSIO,
+    NATSRPY,
+    RAW,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +79,12 @@ def tables(run: dict[str, Any]) -> dict[str, list[str]]:
         }
     if rows[0]["row"].startswith("plugins"):
         return {"plugins": [*plugins(rows), "", note]}
-    found = {"jobs": (jobs, RAW.label), "variants": (variants, PURE)}
+    if rows[0]["row"].startswith("threads"):
+        return {
+            f"threads_{call}": [*latencies([row for row in rows if call in row["row"]]), "", note]
+            for call in ("publish", "get_last")
+        }
+    found = {"jobs": (jobs, RAW.label), "variants": (variants, PURE), "cpu": (cpu, NATS_GO.label)}
     return {
         name: [*make(rows), "", note]
         for name, (make, needed) in found.items()
@@ -126,6 +141,30 @@ def variants(rows: Sequence[dict[str, Any]]) -> list[str]:
     return markdown(head, lines)
 
 
+def cpu(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """
+    Return a line per row: the CPU time of each contender and of the server for one message.
+    """
+    names = {
+        OWN: "jetsync",
+        PURE: "pure Python",
+        RAW.label: "raw socket",
+        NATS_GO.label: "nats.go",
+        NATS_PY_UVLOOP.label: "nats-py",
+        NATSRPY.label: "natsrpy",
+        NATSIO.label: "natsio",
+    }
+    lines = []
+    for row in rows:
+        by = {line["contender"]: line for line in row["lines"] if line["rate"] is not None}
+        cells = [f"`{row['row']}`"]
+        for line in map(by.get, names):
+            times = [line[key] for key in ("cpu_per_message", "server_per_message")] if line else []
+            cells.append(" + ".join(f"{each * 1e6:.1f}" for each in times if each is not None))
+        lines.append(cells)
+    return markdown(["row", *names.values()], lines)
+
+
 def next_to_go(run: dict[str, Any]) -> list[str]:
     """
     Return a line per row. The share of latencies is turned round, so that more is better.
@@ -151,7 +190,7 @@ def latencies(rows: Sequence[dict[str, Any]]) -> list[str]:
             times = [line["p50"], line["p99"], line["p999"]]
             lines.append(
                 [
-                    row["row"].split("_")[1],
+                    re.sub(r"\D", "", row["row"]),
                     line["contender"],
                     f"{line['rate']:,.0f}",
                     *("-" if each is None else f"{each * 1e3:.2f}" for each in times),

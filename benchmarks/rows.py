@@ -5,9 +5,12 @@ What is measured, and who takes part.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.plugins import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kind = Literal["publish", "read", "direct"]
 
@@ -25,6 +28,12 @@ class Contender:
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     environment: dict[str, str] = field(default_factory=dict, hash=False)
     """Variables of its process."""
+
+    command: tuple[str, ...] = ()
+    """
+    What is started instead of ``python -m benchmarks.worker``: the same with another interpreter,
+    or a program that speaks the same protocol.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,9 @@ NATS_PY = Contender("nats-py", "nats_py", {"loop": "asyncio"})
 NATS_PY_UVLOOP = Contender("nats-py, uvloop", "nats_py", {"loop": "uvloop"})
 NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
 NATSIO = Contender("natsio, uvloop", "natsio", {"loop": "uvloop"})
+NATS_GO = Contender("nats.go", "nats_go")
+"""Takes part if a run names its program, which is not in the repository."""
+
 JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
 JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})
 
@@ -108,7 +120,20 @@ JETSYNC_PURE = Contender(
     "jetsync (pure Python)", "jetsync", {"loop": "uvloop"}, {"JETSYNC_SPEEDUPS": "0"}
 )
 
-CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, NATSIO, JETSYNC, JETSYNC_UVLOOP, JETSYNC_PURE)
+CONTENDERS = (
+    RAW,
+    NATS_PY,
+    NATS_PY_UVLOOP,
+    NATSRPY,
+    NATSIO,
+    NATS_GO,
+    JETSYNC,
+    JETSYNC_UVLOOP,
+    JETSYNC_PURE,
+)
+
+WORKER = ("-m", "benchmarks.worker")
+"""The arguments of an interpreter that works for a contender."""
 
 BUCKET = {
     "subjects": ["bench.>", "$KV.BENCH.>"],
@@ -123,6 +148,29 @@ BUCKET = {
 _BATCH_ACK = Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True})
 
 _NEXT = Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True})
+
+
+def present(
+    contenders: Iterable[Contender], *, go: str | None = None, natsio: str | None = None
+) -> list[Contender]:
+    """
+    Return the contenders that can take part.
+
+    Args:
+        contenders: All of them.
+        go: The program of nats.go, which is left out without one.
+        natsio: An interpreter that has natsio; None for this one.
+    """
+    found = []
+    for each in contenders:
+        if each.peer == NATS_GO.peer:
+            if go is not None:
+                found.append(replace(each, command=(go,)))
+        elif each.peer == NATSIO.peer and natsio is not None:
+            found.append(replace(each, command=(natsio, *WORKER)))
+        else:
+            found.append(each)
+    return found
 
 
 def with_plugins() -> tuple[Contender, ...]:

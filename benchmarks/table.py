@@ -139,6 +139,29 @@ def summary(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     return "\n".join(aligned(lines))
 
 
+def cpu(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
+    """
+    Return one line per row: the CPU time of each contender and of the server for one message.
+    """
+    labels = list(dict.fromkeys(r.contender.label for _, results in rows for r in results))
+    lines = [["client + server, us", *labels]]
+    for row, results in rows:
+        by = {result.contender.label: result for result in results if result.samples}
+        cells = [row.name]
+        for found in map(by.get, labels):
+            times = [] if found is None else [tenths(found.cpu), tenths(found.server_cpu)]
+            cells.append(" + ".join(times) or "-")
+        lines.append(cells)
+    return "\n".join(aligned(lines))
+
+
+def tenths(seconds: float | None) -> str:
+    """
+    Return a time in microseconds, without the unit.
+    """
+    return "?" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
 def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """
     Return the lines of a table, of which the first *left* columns are flush left.
@@ -173,6 +196,7 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
                 "p999": result.p999,
                 "background": result.background,
                 "cpu_per_message": result.cpu,
+                "server_per_message": result.server_cpu,
                 "times_nats_py": own / nats_py if own and nats_py else None,
                 "times_raw": own / raw if own and raw else None,
                 "times_first": own / base if row.own and own and base else None,

@@ -6,6 +6,7 @@ The module is called like the package; imports are absolute, so that the package
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from functools import partial
@@ -18,7 +19,7 @@ from benchmarks.peers._callers import in_threads
 from benchmarks.plugins import make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.jobs import Job, Sample
     from benchmarks.peers._callers import Running
@@ -45,6 +46,7 @@ class Peer(BlockingBuckets):
         plugins: list[object] = [make(name) for name in options.get("plugins", ())]
         if options.get("plugin"):
             plugins.append(IdlePlugin())
+        self.url = url
         self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
         self.jetstream = self.client.jetstream()
         self.bulk_client = (
@@ -257,11 +259,22 @@ class Peer(BlockingBuckets):
 
     def concurrent(self, job: Job) -> Sample:
         """
-        Publish from several threads, which share a client; a bulk publish shares it unless the
-        options say two.
+        Publish, or read, from several threads, which share a client unless the options say that
+        each has one; a bulk publish shares it unless the options say two.
         """
+        if not job.options.get("each"):
+            return self._concurrent(job, [self.jetstream] * job.options["callers"])
+        with contextlib.ExitStack() as stack:
+            connect = partial(jetsync.connect, self.url, loop=job.options.get("loop", "auto"))
+            clients = [stack.enter_context(connect()) for _ in range(job.options["callers"])]
+            return self._concurrent(job, [client.jetstream() for client in clients])
+
+    def _concurrent(self, job: Job, contexts: Sequence[jetsync.JetStream]) -> Sample:
         message = (job.subject, job.payload())
-        publish = partial(self.jetstream.publish, *message)
+        calls: list[Callable[[], object]] = [partial(each.publish, *message) for each in contexts]
+        if job.options.get("call") == "get_last":
+            streams = [each.stream(job.stream) for each in contexts]
+            calls = [partial(each.get_last, job.subject, direct=True) for each in streams]
         bulk_jetstream = self.bulk_client.jetstream() if self.bulk_client else self.jetstream
 
         def bulk(running: Running) -> int:
@@ -271,7 +284,7 @@ class Peer(BlockingBuckets):
 
             return bulk_jetstream.publish_many(messages(), window=job.window).count
 
-        return in_threads(job, [publish] * job.options["callers"], bulk)
+        return in_threads(job, calls, bulk)
 
     @staticmethod
     def _timed(job: Job, call: Callable[[], object]) -> Sample:

@@ -146,12 +146,15 @@ class Peer(AwaitedBuckets, LoopPeer):
 
     def concurrent(self, job: Job) -> Sample:
         """
-        Publish from several tasks on one connection, which the bulk publish shares.
+        Publish, or read, from several tasks on one connection, which the bulk publish shares.
         """
-        payload = job.payload()
+        payload, reads = job.payload(), job.options.get("call") == "get_last"
 
-        async def publish() -> None:
-            await self.jetstream.publish(job.subject, payload)
+        async def call() -> None:
+            if reads:
+                await self.jetstream.get_last_msg(job.stream, job.subject, direct=True)
+            else:
+                await self.jetstream.publish(job.subject, payload)
 
         async def bulk(running: Running) -> int:
             context = self.client.jetstream(publish_async_max_pending=min(job.window, 4000))
@@ -161,7 +164,7 @@ class Peer(AwaitedBuckets, LoopPeer):
             await context.publish_async_completed()
             return sum(future.exception() is None for future in futures)
 
-        return self.run(in_tasks(job, publish, bulk))
+        return self.run(in_tasks(job, call, bulk))
 
     async def _timed(self, job: Job, call: Callable[[], Awaitable[None]]) -> Sample:
         times = []

@@ -15,6 +15,8 @@ from benchmarks.peers._callers import in_tasks
 from benchmarks.peers._loop import LoopPeer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from benchmarks.jobs import Job, Sample
     from benchmarks.peers._callers import Running
 
@@ -81,9 +83,16 @@ class Peer(LoopPeer):
 
     def concurrent(self, job: Job) -> Sample:
         """
-        Publish from several tasks on one connection, which the bulk publish shares.
+        Publish, or read, from several tasks on one connection, which the bulk publish shares.
         """
         payload, jetstream = job.payload(), self._with_window(job)
+        reads = job.options.get("call") == "get_last"
+        stream = self.run(self._stream(job)) if reads else None
+
+        def call() -> Awaitable[Any]:
+            if stream is not None:
+                return stream.get_msg(subject=job.subject)  # type: ignore[no-any-return]
+            return jetstream.publish(job.subject, payload)  # type: ignore[no-any-return]
 
         async def bulk(running: Running) -> int:
             futures = []
@@ -93,7 +102,7 @@ class Peer(LoopPeer):
                 await future
             return len(futures)
 
-        return self.run(in_tasks(job, lambda: jetstream.publish(job.subject, payload), bulk))
+        return self.run(in_tasks(job, call, bulk))
 
     async def _fetch(self, job: Job, *, ack: bool) -> Sample:
         consumer, left = await self._consumer(job), job.count
@@ -134,8 +143,11 @@ class Peer(LoopPeer):
                 await self.client.flush()
         return sample
 
+    async def _stream(self, job: Job) -> Any:
+        return await self.jetstream.stream(job.stream)
+
     async def _consumer(self, job: Job) -> Any:
-        stream = await self.jetstream.stream(job.stream)
+        stream = await self._stream(job)
         return await stream.consumer(job.consumer)
 
     def get_last(self, job: Job) -> Sample:
@@ -145,7 +157,7 @@ class Peer(LoopPeer):
         return self.run(self._get_last(job))
 
     async def _get_last(self, job: Job) -> Sample:
-        stream = await self.jetstream.stream(job.stream)
+        stream = await self._stream(job)
         return await each_timed(job, lambda _: stream.get_msg(subject=job.subject))
 
     def kv_put(self, job: Job) -> Sample:

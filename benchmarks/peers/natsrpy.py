@@ -86,13 +86,18 @@ class Peer(LoopPeer):
 
     def concurrent(self, job: Job) -> Sample:
         """
-        Publish from several tasks on one connection, which the bulk publish shares.
+        Publish, or read, from several tasks on one connection, which the bulk publish shares.
         """
         payload = job.payload()
         publish = self.jetstream.publish
+        reads = job.options.get("call") == "get_last"
+        stream = self.run(self._stream(job)) if reads else None
 
         async def one() -> None:
-            await publish(job.subject, payload, wait=True)
+            if stream is not None:
+                await stream.direct_get_last_for_subject(job.subject)
+            else:
+                await publish(job.subject, payload, wait=True)
 
         async def bulk(running: Running) -> int:
             pending: deque[Any] = deque()
@@ -133,8 +138,11 @@ class Peer(LoopPeer):
         """
         return self.run(self._get_last(job))
 
+    async def _stream(self, job: Job) -> Any:
+        return await self.jetstream.streams.get(job.stream)
+
     async def _get_last(self, job: Job) -> Sample:
-        stream = await self.jetstream.streams.get(job.stream)
+        stream = await self._stream(job)
         get = stream.direct_get_last_for_subject
         return await each_timed(job, lambda _: get(job.subject))
 

@@ -322,7 +322,8 @@ class Peer:
 
     def concurrent(self, job: Job) -> Sample:
         """
-        Publish from several threads with a connection each, and in bulk with another one.
+        Publish, or read, from several threads with a connection each, and publish in bulk with
+        another one.
 
         If the options say so, all share one connection instead. Then one thread does the work of
         all of them: it sends the next message of a caller when it has read the ack of the last one.
@@ -332,13 +333,16 @@ class Peer:
         publishers = [RawConnection(self.url) for _ in range(job.options["callers"] + 1)]
 
         def call(connection: RawConnection) -> Callable[[], None]:
-            message = _publish(job, connection.inbox)
+            message, lines = _publish(job, connection.inbox), 2
+            if job.options.get("call") == "get_last":
+                message = _direct(job, connection.inbox, b"", f".{job.subject}")
+                lines = DIRECT_LINES - 2
 
-            def publish() -> None:
+            def ask() -> None:
                 connection.send(message)
-                connection.count_lines(2)
+                connection.count_lines(lines)
 
-            return publish
+            return ask
 
         def bulk(running: Running) -> int:
             connection = publishers[-1]

@@ -40,7 +40,7 @@ class Request(Waiter):
         CallInSignalHandlerError: This is a signal handler that cannot wait for the answer.
     """
 
-    __slots__ = ("_session", "address", "payload")
+    __slots__ = ("_session", "address", "header", "payload")
 
     def __init__(self, session: Session, subject: bytes, in_batch: bool = False) -> None:  # noqa: FBT001, FBT002 - as for Waiter
         refuse_request()
@@ -48,7 +48,8 @@ class Request(Waiter):
         self._session = session
         #: The reply subject.
         self.address: bytes = session.router.register(self)
-        #: The payload of a request that is sent in front of another one.
+        #: The header block and the payload of a request that is sent together with another one.
+        self.header: bytes = b""
         self.payload: bytes = b""
 
     def send(
@@ -59,6 +60,7 @@ class Request(Waiter):
         *,
         may_delegate: bool = False,
         front: Sequence[Request] = (),
+        behind: Sequence[Request] = (),
     ) -> None:
         """
         Send the request, whose reply subject is :attr:`address`. See ``Outbox.write``.
@@ -70,6 +72,7 @@ class Request(Waiter):
             may_delegate: Whether the thread that is sending may send it. The caller has to wait for
                 the answer next.
             front: Requests to send in front of this one, in the same write.
+            behind: Requests to send behind this one, in the same write.
 
         Raises:
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
@@ -79,11 +82,11 @@ class Request(Waiter):
         lane = session.lane
         if session.router.refusal is not None:
             session.subscribe_replies(deadline)
-        if front:
-            others = [frames.pub(each.subject, each.address, each.payload) for each in front]
-            block = b"".join((*others, block))
-        epoch = lane.write(block, deadline, epoch, may_delegate=may_delegate, request=self.address)
-        for each in (*front, self):
+        if front or behind:
+            block = b"".join((*_frames(front), block, *_frames(behind)))
+        last = behind[-1].address if behind else self.address
+        epoch = lane.write(block, deadline, epoch, may_delegate=may_delegate, request=last)
+        for each in (*front, self, *behind):
             each.epoch = epoch
             if lane.lost_epoch >= epoch:
                 # The connection was lost after the write. The router may have notified its waiters
@@ -128,3 +131,11 @@ class Request(Waiter):
             if self.may_be_refused:
                 self._session.state.refusals.add(self.subject)
             self._session.router.forget(self.address)
+
+
+def _frames(requests: Sequence[Request]) -> list[bytes]:
+    """Return the frames of requests that are sent together with another one."""
+    return [
+        frames.message(each.subject, each.address, each.header or None, each.payload)
+        for each in requests
+    ]

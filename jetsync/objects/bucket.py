@@ -48,6 +48,9 @@ _logger = get_logger("jetsync.objects")
 # How often a document that no stream took is sent again: until the deadline.
 RETRIES: Final = 1_000_000
 
+# How many documents a store remembers.
+REMEMBERED: Final = 256
+
 # The longest time for removing chunks that are not needed any more, in seconds.
 CLEANUP: Final = 5.0
 
@@ -75,7 +78,7 @@ class Bucket:
     The state that all handles of one object store share. Thread-safe.
     """
 
-    __slots__ = ("context", "indexed", "name", "named", "stream")
+    __slots__ = ("_stored", "context", "indexed", "name", "named", "stream")
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name: str = name
@@ -85,6 +88,18 @@ class Bucket:
         self.named: Named = Named(name, _NAMES)
         #: The object that was last read after a seek, and where its chunks are. Set as a whole.
         self.indexed: tuple[ObjectInfo, ChunkIndex] | None = None
+        # The last documents that these handles have stored, by the names of their objects.
+        self._stored: dict[str, ObjectInfo] = {}
+
+    def remembered(self, name: str) -> ObjectInfo | None:
+        """Return the document that a handle of this store has put last; it may have changed."""
+        return self._stored.get(name)
+
+    def remember(self, info: ObjectInfo) -> None:
+        """Keep a document that was put. Any thread."""
+        if len(self._stored) >= REMEMBERED:
+            self._stored.clear()
+        self._stored[info.name] = info
 
     def check_exists(self, deadline: Deadline) -> None:
         """
@@ -231,12 +246,9 @@ class Bucket:
             PublishOutcomeUnknownError: The document may be stored or not.
         """
         wanted = complete(document, name=name)
-        data = encode_json(wanted)
-        subject = documents_of(self.name, encode_name(name))
-        expected = old.revision if old is not None and old.is_padded else 0
+        expected = expected_revision(old)
         while True:
-            expect = Expect(last_subject_sequence=expected)
-            message = OutboundMessage(subject, data, {ROLLUP: "sub"}, expect=expect)
+            message = self.document_message(name, wanted, expected)
             try:
                 with self.named:
                     ack = publish_one(self.context, message, deadline, retries=RETRIES)
@@ -244,8 +256,7 @@ class Bucket:
                 earlier = earlier or isinstance(error, errors.PublishOutcomeUnknownError)
                 failed = self._failed(error, name, message, deadline, earlier=earlier)
             else:
-                now = dt.datetime.now(dt.timezone.utc)
-                made = describe(self.name, subject, ack.sequence, now, wanted)
+                made = self.described(name, ack.sequence, wanted)
                 break
             try:
                 found = self.last(name, deadline, leader=True, exact=True)
@@ -299,6 +310,27 @@ class Bucket:
             raise failed from failed.__cause__
         return failed
 
+    def document_message(
+        self, name: str, wanted: Mapping[str, Any], expected: int, after: str | None = None
+    ) -> OutboundMessage:
+        """
+        Return the message that stores a complete document.
+
+        Args:
+            name: The object.
+            wanted: The document.
+            expected: The revision of the document that it replaces; 0 for none.
+            after: The id of the message that has to be the last one of the stream.
+        """
+        expect = Expect(last_subject_sequence=expected, last_msg_id=after)
+        subject = documents_of(self.name, encode_name(name))
+        return OutboundMessage(subject, encode_json(wanted), {ROLLUP: "sub"}, expect=expect)
+
+    def described(self, name: str, sequence: int, wanted: dict[str, Any]) -> ObjectInfo:
+        """Return the description in a complete document that was stored just now."""
+        subject = documents_of(self.name, encode_name(name))
+        return describe(self.name, subject, sequence, dt.datetime.now(dt.timezone.utc), wanted)
+
     def remove(self, info: ObjectInfo, deadline: Deadline) -> bool:
         """Remove a document, and return whether it was still there. Newer ones stay."""
         token = encode_name(info.name)
@@ -328,6 +360,11 @@ class Bucket:
             return
         with _log_failure(info):
             self.purge_chunks(info.nuid, cleanup(seconds))
+
+
+def expected_revision(old: ObjectInfo | None) -> int:
+    """Return the last revision on the subject that jetsync writes to; 0 if there is none."""
+    return old.revision if old is not None and old.is_padded else 0
 
 
 @contextlib.contextmanager

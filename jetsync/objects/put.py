@@ -4,6 +4,11 @@ Store an object: its chunks first, and then the document that names them.
 The document is sent after the server has confirmed the last chunk, under the condition that the
 object has not changed. So a reader finds the whole new object or the old one. If the put fails
 before that, its chunks are removed. If the outcome of the document is unknown, nothing is removed.
+
+If the last document is known and the data fits into one chunk, the document is sent *ahead*: in the
+same write as the chunk, which saves a round trip. It has one more condition: the chunk has to be
+the last message of the stream. So the server does not store it without its chunk. If the server
+refuses it, for example because another client has written meanwhile, the put continues as above.
 """
 
 from __future__ import annotations
@@ -20,11 +25,15 @@ from jetsync._api.replica_or_leader import begin_get
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_function, whole_number, wrong_type
 from jetsync._hooks.errors import PluginError
+from jetsync._io.requests import Request
 from jetsync._proto.object_names import CHUNK_SIZE, chunks_of, encode_digest
-from jetsync.objects.bucket import cleanup
+from jetsync._proto.outcome import Ending, cause_of, outcome_of
+from jetsync._proto.puback import parse_ack
+from jetsync.objects.bucket import cleanup, expected_revision
 from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
+from jetsync.publish.encode import Encoder
 from jetsync.values.headers import Headers, header_pairs
 from jetsync.values.server_info import encode_json
 
@@ -32,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jetsync._base.deadline import Seconds
-    from jetsync._io.requests import Request
     from jetsync.objects.bucket import Bucket
     from jetsync.objects.source import ObjectData
     from jetsync.values.headers import HeadersInput
@@ -141,6 +149,20 @@ class Put:
         # Whether the new document may have been sent, and whether it is stored.
         self._has_committed = False
         self._is_stored = False
+        # Whether a document may be sent ahead. Without plugins, which would have to see it, and if
+        # the stream drops each second copy of the chunk.
+        window = bucket.stream.config.duplicate_window or 0.0
+        self._may_go_ahead = (
+            source.size is not None
+            and 0 < source.size <= self._size
+            and on_progress is None
+            and not context.plugins.infos
+            and self._seconds <= window / 2.0
+        )
+        # The request of a document that was sent ahead and not answered yet, and whether a lost
+        # answer leaves unknown if that document is stored.
+        self._ahead: Request | None = None
+        self._is_unknown = False
 
     def run(self) -> ObjectInfo:
         """Store the object, and return its description."""
@@ -149,18 +171,22 @@ class Put:
             if self._expect is not None:
                 self._read_old()
                 self._check_expected()
+            elif self._may_go_ahead:
+                self._old = bucket.remembered(self._name)
+                self._has_read = self._old is not None
             with bucket.named:
                 upload.run(self._send)
-            self._read_old()
-            if self._paused or upload.has_repeated:
-                self._count_chunks()
-            upload.close()
-            self._document.update(
-                size=upload.done, chunks=upload.count, digest=encode_digest(self._hash.digest())
-            )
-            self._has_committed = True
-            stored = self._commit(Deadline.after(self._seconds))
-            self._is_stored = True
+            stored = self._answer_ahead(Deadline.after(self._seconds))
+            if stored is None:
+                self._read_old()
+                if self._paused or upload.has_repeated:
+                    self._count_chunks()
+                upload.close()
+                self._complete_document(upload.done, upload.count)
+                self._has_committed = True
+                stored = self._commit(Deadline.after(self._seconds), earlier=self._is_unknown)
+                self._is_stored = True
+            bucket.remember(stored)
             bucket.drop_chunks(self._old, self._seconds)
         except BaseException as error:
             # First, because Ctrl-C may end what follows.
@@ -182,7 +208,7 @@ class Put:
                     self._begun[subject] = begin_get(context, stream, subject)
                 front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
-            upload.add(slot, size, front=front)
+            upload.add(slot, size, front=front, behind=self._begin_ahead(size))
             front = ()
             if upload.done:
                 # The answers came with those to the first chunk. They may be errors.
@@ -194,6 +220,69 @@ class Put:
                 break
         self._paused |= time.monotonic() - started > LONG_PAUSE
         self._upload.finish()
+
+    def _complete_document(self, size: int, chunks: int) -> None:
+        """Add the counts and the digest."""
+        digest = encode_digest(self._hash.digest())
+        self._document.update(size=size, chunks=chunks, digest=digest)
+
+    def _begin_ahead(self, size: int) -> tuple[Request, ...]:
+        """Return the request of the document if it may follow the first chunk, of *size* bytes."""
+        bucket, old = self._bucket, self._old
+        if (
+            not (self._may_go_ahead and self._has_read and size == self._source.size)
+            # Only `store` replaces a document on the subject of other clients.
+            or (old is not None and not old.is_padded)
+        ):
+            return ()
+        self._complete_document(size, 1)
+        message = bucket.document_message(
+            self._name,
+            complete(self._document),
+            expected_revision(old),
+            after=self._upload.next_id,
+        )
+        connection = bucket.context.connection
+        target, header, payload, _ = Encoder(connection).encode(message)
+        request = self._ahead = Request(connection.session, target)
+        request.header, request.payload = header, payload
+        return (request,)
+
+    def _answer_ahead(self, deadline: Deadline, *, interrupted: bool = False) -> ObjectInfo | None:
+        """
+        Return the description if the document was sent ahead and is stored; None if not.
+
+        Args:
+            deadline: Deadline of the wait for the answer.
+            interrupted: Whether Ctrl-C may have struck while the document was sent.
+        """
+        request, bucket = self._ahead, self._bucket
+        if request is None:
+            return None
+        stored = None
+        try:
+            # Without an epoch, it was not sent, unless Ctrl-C came before the epoch was noted.
+            if request.epoch or interrupted:
+                # Its answer follows that to the chunk.
+                if not interrupted or self._upload.done:
+                    bucket.context.lane.wait(request, deadline)
+                answer = request.answer()
+                self._is_unknown = answer is None
+                ack = None if answer is None else parse_ack(answer[3])
+                if ack is not None and not isinstance(ack, errors.ApiError):
+                    stored = bucket.described(self._name, ack.sequence, complete(self._document))
+        except errors.JetSyncError as error:
+            cause, sent = cause_of(error)
+            self._is_unknown = outcome_of(cause, sent=sent).ending is Ending.UNKNOWN
+        # Not after Ctrl-C: the clean-up waits again. Until then, it needs the request.
+        request.end()
+        self._is_stored = self._has_committed = stored is not None
+        self._ahead = None
+        if stored is None and self._expect is None and not self._is_unknown:
+            # It has changed since it was remembered. After an unknown outcome, the last document
+            # may be the new one, and `store` finds out.
+            self._has_read = False
+        return stored
 
     def _read_old(self) -> None:
         if not self._has_read:
@@ -255,6 +344,18 @@ class Put:
     def _clean_up(self, error: BaseException) -> bool:
         """Remove the chunks, unless an object may need them. Return whether none is left over."""
         deadline = cleanup(self._seconds)
+        ahead = self._ahead
+        if ahead is not None:
+            try:
+                # First the chunk, because the server stores the document only after it.
+                self._upload.abort(deadline)
+                interrupted = not isinstance(error, errors.JetSyncError)
+                self._answer_ahead(deadline, interrupted=interrupted)
+            finally:
+                ahead.end()
+        if self._is_unknown and not self._has_committed:
+            # The document may be stored, and would need its chunk.
+            return False
         if not self._has_committed:
             self._end_begun()
             self._upload.abort(deadline)

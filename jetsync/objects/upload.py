@@ -219,6 +219,11 @@ class Upload:
             bool(self._open) and self._open[0].sequence is not None
         )
 
+    @property
+    def next_id(self) -> str:
+        """The message id of the next chunk."""
+        return f"{self._nuid}-{self.count}"
+
     def slot(self) -> Slot:
         """Return memory for the next chunk."""
         return self._slots.take()
@@ -228,7 +233,14 @@ class Upload:
         """Whether there may be chunks of this put. Those of a forked child are its parent's."""
         return self.count > 0 and not self._session.forked
 
-    def add(self, slot: Slot, size: int, *, front: Sequence[Request] = ()) -> None:
+    def add(
+        self,
+        slot: Slot,
+        size: int,
+        *,
+        front: Sequence[Request] = (),
+        behind: Sequence[Request] = (),
+    ) -> None:
         """
         Send the next chunk, and wait until there is room for another one.
 
@@ -236,13 +248,14 @@ class Upload:
             slot: Its memory.
             size: Its bytes.
             front: Requests to send in front of it, in the same write.
+            behind: Requests to send behind it, in the same write. They are sent once.
         """
         self._moved = time.monotonic()
-        chunk = Chunk(slot, size, f"{self._nuid}-{self.count}")
+        chunk = Chunk(slot, size, self.next_id)
         self.count += 1
         self.given += size
         self._open.append(chunk)
-        self._send(chunk, front=front)
+        self._send(chunk, front=front, behind=behind)
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
@@ -294,7 +307,14 @@ class Upload:
             self._session.lane.wait(self._in_flight[0].request, deadline)
             self._settle()
 
-    def _send(self, chunk: Chunk, *, front: Sequence[Request] = (), again: bool = False) -> None:
+    def _send(
+        self,
+        chunk: Chunk,
+        *,
+        front: Sequence[Request] = (),
+        behind: Sequence[Request] = (),
+        again: bool = False,
+    ) -> None:
         session, connection = self._session, self._bucket.context.connection
         data: bytes | bytearray | memoryview = chunk.slot.data[: chunk.size]
         changes = self._hooks.changes_messages
@@ -319,7 +339,7 @@ class Upload:
             frame = chunk.slot.frame(head, chunk.size)
         try:
             deadline = Deadline(self._moved + self._seconds, self._seconds)
-            request.send(frame, deadline, front=front)
+            request.send(frame, deadline, front=front, behind=behind)
         except (
             errors.DisconnectedError,
             errors.ConnectionClosedError,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Behind everything else, so that the installed jetsync is tested.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import compare, growth, latency, objects, page, speed
+from benchmarks import compare, growth, latency, objects, page, speed, threads
+from benchmarks.jobs import SERVER_PID
 from benchmarks.measure import Result, Settings, Stage
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
@@ -32,12 +33,22 @@ SETTINGS = Settings(
     rounds=1, single=120, bulk=600, size=32, window=512, batch=100, storage="memory"
 )
 
+# Answers as a contender would that is not in Python. It counts each call as 0.25 s.
+PROGRAM = """
+import json, sys
+print(json.dumps({"rows": ["concurrent"]}), flush=True)
+for line in sys.stdin:
+    count = json.loads(line)["count"]
+    sample = {"count": count, "seconds": count / 4, "cpu": 1.0, "p50": 0.25, "p99": 0.25}
+    print(json.dumps({**sample, "p999": None}), flush=True)
+"""
+
 # nats-py and natsrpy are left out: they do not wait as long as a busy machine may need.
 PEERS = {"raw_socket": raw_socket.Peer, "jetsync": jetsync_peer.Peer}
 
 PAIRS = [
     (row, contender)
-    for row in (*ROWS, *latency.ROWS)
+    for row in (*ROWS, *latency.ROWS, *threads.ROWS)
     for contender in row.contenders
     # The variables of a contender are for a process of its own.
     if hasattr(PEERS.get(contender.peer), row.method) and not contender.environment
@@ -92,13 +103,63 @@ def test_run_with_processes_prints_its_tables(
     saved = tmp_path / "run.json"
     few = ["--rows", "fetch_batch_ack", "--single", "20", "--bulk", "200"]
     assert compare.main([*options, *few, "--json", str(saved)]) == 0
-    assert "share of raw" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "share of raw" in printed
+    assert "client + server" in printed
     assert '"times_raw"' in saved.read_text("utf-8")
     both = page.tables(json.loads(saved.read_text("utf-8")))
     assert "share of raw" in both["jobs"][0]
     row = both["variants"][2].split(" | ")
     assert row[0] == "| `fetch_batch_ack`"
     assert all(cell.endswith("µs") for cell in row[1:3])
+
+
+def test_threads_of_another_interpreter_and_another_program_take_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Contenders with a command of their own have lines, unless the server contradicts them.
+    """
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\n{PROGRAM}")
+    program.chmod(0o700)
+    saved = tmp_path / "threads.json"
+    few = ["--rounds", "1", "--calls", "128", "--contenders", "Python other,nats.go"]
+    others = ["--python", f"other={sys.executable}", "--go", str(program)]
+    assert threads.main([*few, *others, "--json", str(saved)]) == 0
+    assert "0 messages stored" in capsys.readouterr().out
+    tables = page.tables(json.loads(saved.read_text("utf-8")))
+    labels = ["jetsync, Python other", "jetsync, a client per thread, Python other"]
+    # The program publishes nothing, so only its gets count.
+    expected = {"threads_publish": labels, "threads_get_last": ["nats.go", *labels]}
+    assert list(tables) == list(expected)
+    for name, lines in tables.items():
+        cells = [line.split(" | ")[:2] for line in lines[2:-2]]
+        assert cells == [[f"| {n}", label] for n in (1, 4, 16, 64) for label in expected[name]]
+
+
+def test_cpu_of_client_and_server_is_shown_for_each_contender() -> None:
+    """
+    A cell has both times, and is empty if the contender did not take part.
+    """
+    line = {"rate": 1.0, "cpu_per_message": 2e-6, "server_per_message": 3.25e-6}
+    rows = [{"row": "fetch", "lines": [{"contender": "nats.go", **line}]}]
+    lines = page.cpu(rows)
+    head, cells = lines[0].split(" | "), lines[2].split(" | ")
+    assert dict(zip(head, cells, strict=True))["nats.go"] == "2.0 + 3.2"
+    assert cells[1:4] == ["", "", ""]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it for each thread")
+def test_server_cpu_is_measured(nats_server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A sample has the CPU time of the server, and none if the server is not known.
+    """
+    assert _sample(nats_server.url, JOBS[0], RAW).server is None
+    monkeypatch.setenv(SERVER_PID, str(nats_server.pids[0]))
+    server = _sample(nats_server.url, JOBS[0], RAW).server
+    assert server is not None
+    assert server > 0
 
 
 def test_unknown_row_is_refused() -> None:

@@ -172,7 +172,8 @@ class TestFaults:
     @pytest.mark.parametrize("size", [len(DATA), len(OLD)])
     def test_a_lost_answer_to_the_first_read(self, client, observer, monkeypatch, size):
         """If the answer to an early request for the old description is lost, it is sent again."""
-        observer.put("a", OLD)
+        # With another handle: one that has put the object asks for no description.
+        client.jetstream().object_store(observer.bucket).put("a", OLD)
         lost = []
 
         class Lossy(Request):
