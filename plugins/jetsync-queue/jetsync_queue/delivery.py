@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync_queue.core import Core
+    from jetsync_queue.jobs import Holder
 
 __all__ = ["Delivery"]
 
@@ -42,12 +43,12 @@ class Delivery:
         core: Core,
         message: jetsync.Message,
         priority: int,
-        release: Callable[[Delivery], object],
+        holder: Holder,
     ) -> None:
         self._core = core
         self._message = message
         self._priority = priority
-        self._release = release
+        self._holder = holder
         self._headers = message.headers
         self._id = self._headers.get(headers_of.ID) or f"#{message.sequence}"
         self._token = token(self._id)
@@ -240,7 +241,15 @@ class Delivery:
         if self._is_tracked:
             again = {"state": records.WAITING, "sequence": None}
             self._core.records.merge(self._token, again)
-        self._settle(lambda: self._message.nak(wait))
+        # Before, because the server may deliver it to this very receiver at once.
+        self._holder.let_go(self)
+        try:
+            self._message.nak(wait)
+        except BaseException:
+            self._holder.keep(self)
+            raise
+        self._holder.forget(self)
+        self._forget_starts()
 
     def retry(
         self, error: BaseException | None = None, *, delay: float | dt.timedelta = 0.0
@@ -362,7 +371,10 @@ class Delivery:
 
     def _settle(self, answer: Callable[[], object]) -> None:
         answer()
-        self._release(self)
+        self._holder.settle(self)
+        self._forget_starts()
+
+    def _forget_starts(self) -> None:
         if self._starts:
             self._core.records.forget_starts(self.sequence)
 
