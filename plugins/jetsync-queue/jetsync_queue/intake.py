@@ -76,8 +76,9 @@ class Intake:
         self._pid = os.getpid()
         self._prefetch = prefetch
         self._jobs = Jobs()
-        # Whether the last reports of progress have reached the server, as far as is known.
-        self._is_reachable = True
+        # Whether there was a connection at the last look, and whether the last reports of progress
+        # have reached the server, as far as is known.
+        self._is_connected = self._is_reachable = True
         # When the connection was back after an outage, until fetching begins again.
         self._back_since: float | None = None
         self._may_fetch = True
@@ -349,6 +350,7 @@ class Intake:
             if not self.core.js.is_connected:
                 self._suspend()
                 continue
+            self._is_connected = True
             with self.lock:
                 stale = [step for step in self._steps if step.is_stale(hold)]
                 given_back = [each for step in stale for each in step.take_held()]
@@ -377,10 +379,10 @@ class Intake:
             # At the second look, after the steps have dropped what had arrived. A consumption that
             # ends would give it back as soon as there is a connection, when another worker may
             # have it.
-            if not self._is_reachable:
+            if not self._is_connected:
                 self._may_fetch, self._back_since = False, None
                 consumptions = [step.leave() for step in self._steps]
-            self._is_reachable = False
+            self._is_connected = self._is_reachable = False
             self.changed.notify_all()
         _close(consumptions)
 
