@@ -13,6 +13,7 @@ import pytest
 import jetsync
 from jetsync_celery import answers as module
 from jetsync_celery.answers import THREADS, Answers
+from jetsync_celery.sources import StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,3 +128,18 @@ def test_finishing_does_not_wait_without_a_connection(answers: Answers, client: 
     client.is_connected = False
     answers.finish(30.0)
     go.set()
+
+
+def test_without_a_connection_a_message_is_left_to_the_server(
+    answers: Answers, client: Any
+) -> None:
+    """
+    If it was given back later, another worker that has it then would lose it.
+    """
+    client.is_connected = False
+    forgotten: list[Any] = []
+    delivery = SimpleNamespace(is_settled=False, requeue=never)
+    receiver: Any = SimpleNamespace(forget=forgotten.append)
+    StoredMessage(delivery, answers, receiver, keep_dead=False).requeue()  # type: ignore[arg-type]
+
+    assert forgotten == [delivery]

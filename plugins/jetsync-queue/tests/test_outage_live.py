@@ -57,6 +57,21 @@ def deliver_again(queue, client, job):
     )
 
 
+def note_end(monkeypatch):
+    """
+    Return an event that is set when a receiver stops to fetch.
+    """
+    has_stopped = threading.Event()
+    close = jetsync.Consumption.close
+
+    def stop(consumption):
+        close(consumption)
+        has_stopped.set()
+
+    monkeypatch.setattr(jetsync.Consumption, "close", stop)
+    return has_stopped
+
+
 class TestCopies:
     def test_a_job_that_the_receiver_has_is_not_handed_out_again(self, queue, client):
         """
@@ -189,6 +204,23 @@ class TestOutages:
             assert time.monotonic() - began < 5.0
             job.ack()
 
+    def test_nothing_is_fetched_right_after_an_outage(self, server, own_queue, monkeypatch):
+        """
+        Other workers get the time to acknowledge what they have done.
+        """
+        monkeypatch.setattr(intake, "GRACE", 60.0)
+        own_queue.put(1)
+        with own_queue.receive(prefetch=1) as receiver:
+            eventually(lambda: receiver.held == 1)
+            has_stopped = note_end(monkeypatch)
+            server.kill()
+            assert has_stopped.wait(30)
+            server.start()
+            own_queue.put(2)
+            assert receiver.get(timeout=2) is None
+            monkeypatch.setattr(intake, "GRACE", 0.0)
+            assert receiver.get(timeout=30).data == 2
+
     def test_progress_is_reported_again_until_the_consumer_can_be_reached(self, queue, monkeypatch):
         """
         Servers do not confirm reports, and nothing gets them while there is no leader.
@@ -209,18 +241,11 @@ class TestOutages:
         """
         Calls do not wait for ever, although the receiver has stopped fetching.
         """
-        has_stopped = threading.Event()
-        close = jetsync.Consumption.close
-
-        def stop(consumption):
-            close(consumption)
-            has_stopped.set()
-
         with jetsync.connect(server.url) as client:
             queue = WorkQueue.open(client.jetstream(), "mail", prefix="shop")
             receiver = queue.receive()
             assert receiver.get(timeout=0.5) is None
-            monkeypatch.setattr(jetsync.Consumption, "close", stop)
+            has_stopped = note_end(monkeypatch)
             server.kill()
             assert has_stopped.wait(30)
         with pytest.raises(ReceiverClosedError):
