@@ -14,7 +14,7 @@ import attrs
 
 import jetsync
 
-THREADS: Final = 4
+THREADS: Final = 16
 """Most threads that send. Each waits for one confirmation, which takes a round trip."""
 
 IDLE: Final = 5.0
