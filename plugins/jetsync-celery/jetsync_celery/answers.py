@@ -20,6 +20,13 @@ THREADS: Final = 16
 IDLE: Final = 5.0
 """Seconds after which a thread ends that has nothing to send."""
 
+SOON: Final = 0.5
+"""Seconds to wait for a confirmation at first. A new leader waits from 0.5 to 1.5 s for
+acknowledgements that the last one did not get."""
+
+ATTEMPTS: Final = 20
+"""Attempts with that limit. After that, it is the client's ``request_timeout``."""
+
 PAUSE: Final = 0.1
 """Seconds between two attempts to send an acknowledgement."""
 
@@ -45,8 +52,9 @@ class Answer:
     An acknowledgement to send.
     """
 
-    send: Callable[[], object]
+    send: Callable[[float | None], object]
     give_up: Callable[[], object]
+    attempts: int = 0
     unanswered_since: float | None = None
     """Since when there is a connection, and nobody who takes it."""
 
@@ -72,12 +80,13 @@ class Answers:
         self._threads = 0
         self._idle = 0
 
-    def send(self, answer: Callable[[], object], give_up: Callable[[], object]) -> None:
+    def send(self, answer: Callable[[float | None], object], give_up: Callable[[], object]) -> None:
         """
         Send an acknowledgement now, or as soon as there is a connection.
 
         Args:
-            answer: Sends it, and waits for the confirmation.
+            answer: Sends it, and waits for the confirmation. It gets the seconds to wait, or None
+                for the default.
             give_up: Called if it cannot be sent for another reason than the connection.
         """
         thread = None
@@ -91,7 +100,13 @@ class Answers:
                     target=self._run, name="jetsync-celery-answers", daemon=True
                 )
         if thread is not None:
-            thread.start()
+            try:
+                thread.start()
+            except BaseException:
+                # There can be no further thread. The next one that runs sends this, too.
+                with self._lock:
+                    self._threads -= 1
+                raise
 
     @property
     def is_connected(self) -> bool:
@@ -130,8 +145,9 @@ class Answers:
 
     def _is_done(self, answer: Answer) -> bool:
         """Send an acknowledgement, and return whether to forget it."""
+        answer.attempts += 1
         try:
-            answer.send()
+            answer.send(SOON if answer.attempts <= ATTEMPTS else None)
         except jetsync.MessageAlreadyAckedError:
             return True
         except UNSENT as error:

@@ -76,11 +76,12 @@ class StoredMessage:
 
     def ack(self) -> None:
         """Remove the message from its queue."""
-        self._settle(lambda: self.delivery.ack(confirmed=True))
+        self._settle(lambda timeout: self.delivery.ack(confirmed=True, timeout=timeout))
 
     def reject(self) -> None:
         """Remove the message, or keep it as a dead job."""
-        self._settle(lambda: self.delivery.reject("rejected by the consumer", dead=self.keep_dead))
+        reason = "rejected by the consumer"
+        self._settle(lambda _: self.delivery.reject(reason, dead=self.keep_dead))
 
     def requeue(self) -> None:
         """
@@ -90,15 +91,15 @@ class StoredMessage:
         back later may be with another worker then, and would be taken away from it.
         """
         if self.answers.is_connected:
-            self._settle(self.delivery.requeue)
+            self._settle(lambda _: self.delivery.requeue())
         else:
             self.receiver.forget(self.delivery)
             self._close()
 
-    def _settle(self, answer: Callable[[], object]) -> None:
-        def settle() -> None:
+    def _settle(self, answer: Callable[[float | None], object]) -> None:
+        def settle(timeout: float | None) -> None:
             if not self.delivery.is_settled:
-                answer()
+                answer(timeout)
             self._close()
 
         # The server delivers a message again that cannot be settled and is not kept alive.

@@ -58,15 +58,19 @@ def never() -> None:
     ],
 )
 def test_an_answer_is_sent_again_until_it_is_confirmed(
-    answers: Answers, error: jetsync.JetSyncError
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, error: jetsync.JetSyncError
 ) -> None:
     """
-    Whatever has prevented the confirmation.
+    Whatever has prevented the confirmation. The first attempts are short.
     """
     outcomes = iter([error, error, None])
     is_done = threading.Event()
 
-    def send() -> None:
+    timeouts: list[float | None] = []
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
+
+    def send(timeout: float | None) -> None:
+        timeouts.append(timeout)
         outcome = next(outcomes)
         if outcome is not None:
             raise outcome
@@ -75,6 +79,7 @@ def test_an_answer_is_sent_again_until_it_is_confirmed(
     answers.send(send, never)
 
     assert is_done.wait(30.0)
+    assert timeouts == [module.SOON, module.SOON, None]
 
 
 def test_an_answer_that_cannot_be_sent_is_given_up(
@@ -87,7 +92,7 @@ def test_an_answer_that_cannot_be_sent_is_given_up(
     for error in (jetsync.PermissionDeniedError("x", "publish"), jetsync.NoRespondersError("x")):
         is_given_up = threading.Event()
 
-        def send(error: jetsync.JetSyncError = error) -> None:
+        def send(_: float | None, error: jetsync.JetSyncError = error) -> None:
             raise error
 
         answers.send(send, is_given_up.set)
@@ -100,8 +105,8 @@ def test_an_answer_that_waits_does_not_hold_up_the_others(answers: Answers) -> N
     Several threads send.
     """
     go, done = threading.Event(), threading.Event()
-    answers.send(lambda: go.wait(30.0), never)
-    answers.send(done.set, never)
+    answers.send(lambda _: go.wait(30.0), never)
+    answers.send(lambda _: done.set(), never)
 
     assert done.wait(30.0)
     go.set()
@@ -113,7 +118,7 @@ def test_finishing_waits_for_all_answers(answers: Answers) -> None:
     """
     sent: list[int] = []
     for number in range(5 * THREADS):
-        answers.send(lambda number=number: sent.append(number), never)  # type: ignore[misc]
+        answers.send(lambda _, number=number: sent.append(number), never)  # type: ignore[misc]
     answers.finish(30.0)
 
     assert sorted(sent) == list(range(5 * THREADS))
@@ -124,7 +129,7 @@ def test_finishing_does_not_wait_without_a_connection(answers: Answers, client: 
     The server delivers the tasks again.
     """
     go = threading.Event()
-    answers.send(lambda: go.wait(30.0), never)
+    answers.send(lambda _: go.wait(30.0), never)
     client.is_connected = False
     answers.finish(30.0)
     go.set()

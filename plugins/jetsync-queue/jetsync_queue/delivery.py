@@ -209,7 +209,13 @@ class Delivery:
 
     # Settling
 
-    def ack(self, value: Any = None, *, confirmed: bool = False) -> None:
+    def ack(
+        self,
+        value: Any = None,
+        *,
+        confirmed: bool = False,
+        timeout: float | dt.timedelta | None = None,
+    ) -> None:
         """
         Settle the job as done, and store its result if the queue has results.
 
@@ -217,6 +223,8 @@ class Delivery:
             value: The result: bytes, or a value that JSON can express.
             confirmed: Whether to wait until the server has confirmed it. Otherwise a job that was
                 done in the milliseconds before the process dies may run again.
+            timeout: Seconds to wait for the confirmation. Default: the client's
+                ``request_timeout``.
 
         Raises:
             InvalidTypeError: JSON cannot express the value. The job is not settled.
@@ -227,7 +235,7 @@ class Delivery:
         if self._core.results or self._is_tracked:
             encode(value, "the result")
         end = records.finished(records.SUCCEEDED, attempts=self.attempt, value=value)
-        self._end(end, confirmed=confirmed)
+        self._end(end, confirmed=confirmed, timeout=timeout)
 
     def requeue(self, *, delay: float | dt.timedelta | None = None) -> None:
         """
@@ -322,7 +330,13 @@ class Delivery:
             self._settle(self._message.ack_sync)
             core.forget_data(self._message)
 
-    def _end(self, end: dict[str, Any], *, confirmed: bool = False) -> None:
+    def _end(
+        self,
+        end: dict[str, Any],
+        *,
+        confirmed: bool = False,
+        timeout: float | dt.timedelta | None = None,
+    ) -> None:
         """Store how the job has ended, and acknowledge it."""
         self._check_open()
         core = self._core
@@ -335,7 +349,10 @@ class Delivery:
             core.stream.purge(core.names.retrying(self._token))
         has_object = headers_of.OBJECT in self._headers
         # The job may come again until the server has confirmed it, and needs its data then.
-        self._settle(self._message.ack_sync if confirmed or has_object else self._message.ack)
+        if confirmed or has_object:
+            self._settle(lambda: self._message.ack_sync(timeout=timeout))
+        else:
+            self._settle(self._message.ack)
         if has_object:
             core.forget_data(self._message)
 
