@@ -46,6 +46,10 @@ GRACE: Final = 1.0
 """Seconds after an outage in which nothing is fetched, because other workers may not have
 acknowledged yet what they have done meanwhile."""
 
+SILENCE: Final = 1.0
+"""Seconds without an answer after which the leader of a consumer is taken for lost. The next one
+takes 4 to 7 s."""
+
 SIGNAL_CHECK: Final = 0.5
 """Longest wait in one call, in seconds. Python may miss a signal right before a longer one."""
 
@@ -79,7 +83,8 @@ class Intake:
         # Whether there was a connection at the last look, and whether the last reports of progress
         # have reached the server, as far as is known.
         self._is_connected = self._is_reachable = True
-        # When the connection was back after an outage, until fetching begins again.
+        self._last_reached = time.monotonic()
+        # When the server was back after an outage, until fetching begins again.
         self._back_since: float | None = None
         self._may_fetch = True
         self._is_stopping = False
@@ -361,7 +366,11 @@ class Intake:
             # All of them, because each consumer has a leader of its own.
             arrived = [self._report(step, due) for step in self._steps]
             self._is_reachable = all(arrived)
-            self._fetch_again()
+            if self._is_reachable:
+                self._last_reached = time.monotonic()
+                self._fetch_again()
+            elif time.monotonic() - self._last_reached > SILENCE:
+                _close(self._stop_fetching())
 
     def _suspend(self) -> None:
         """
@@ -372,19 +381,21 @@ class Intake:
         if self.core.js.is_closed:
             self.stop()
             return
-        consumptions: list[jetsync.Consumption | None] = []
         with self.lock:
             for step in self._steps:
                 step.take_held()
-            # At the second look, after the steps have dropped what had arrived. A consumption that
-            # ends would give it back as soon as there is a connection, when another worker may
-            # have it.
-            if not self._is_connected:
-                self._may_fetch, self._back_since = False, None
-                consumptions = [step.leave() for step in self._steps]
-            self._is_connected = self._is_reachable = False
             self.changed.notify_all()
-        _close(consumptions)
+        # At the second look, after the steps have dropped what had arrived. A consumption that ends
+        # would give it back as soon as there is a connection, when another worker may have it.
+        if not self._is_connected:
+            _close(self._stop_fetching())
+        self._is_connected = self._is_reachable = False
+
+    def _stop_fetching(self) -> list[jetsync.Consumption | None]:
+        """Fetch nothing until the server is back, and return the consumptions to close."""
+        with self.lock:
+            self._may_fetch, self._back_since = False, None
+            return [step.leave() for step in self._steps]
 
     def _fetch_again(self) -> None:
         """Fetch again, some time after an outage."""

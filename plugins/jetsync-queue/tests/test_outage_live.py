@@ -221,6 +221,23 @@ class TestOutages:
             monkeypatch.setattr(intake, "GRACE", 0.0)
             assert receiver.get(timeout=30).data == 2
 
+    def test_nothing_is_fetched_while_the_consumer_has_no_leader(self, queue, monkeypatch):
+        """
+        The next leader would deliver jobs whose acknowledgements have not arrived.
+        """
+        monkeypatch.setattr(intake, "KEEP_ALIVE_AFTER", 0.0)
+        queue.put(1)
+        with queue.receive() as receiver:
+            job = receiver.get(timeout=30)
+            has_stopped = note_end(monkeypatch)
+            monkeypatch.setattr(Step, "is_reachable", lambda _: False)
+            assert has_stopped.wait(30)
+            queue.put(2)
+            assert receiver.get(timeout=1) is None
+            monkeypatch.setattr(Step, "is_reachable", lambda _: True)
+            assert receiver.get(timeout=30).data == 2
+            job.ack()
+
     def test_progress_is_reported_again_until_the_consumer_can_be_reached(self, queue, monkeypatch):
         """
         Servers do not confirm reports, and nothing gets them while there is no leader.
