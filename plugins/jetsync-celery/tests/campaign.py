@@ -131,5 +131,5 @@ class Campaign:
             if not second.is_redelivered:
                 return "the server was killed before it stored the delivery"
             if outage.until - outage.since >= self.ack_wait - ROUNDING:
-                return "the server was away for longer than the ack wait"
+                return "the server or the leader was away for longer than the ack wait"
         return None
