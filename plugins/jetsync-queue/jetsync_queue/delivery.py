@@ -223,8 +223,8 @@ class Delivery:
             value: The result: bytes, or a value that JSON can express.
             confirmed: Whether to wait until the server has confirmed it. Otherwise a job that was
                 done in the milliseconds before the process dies may run again.
-            timeout: Seconds to wait for the confirmation. Default: the client's
-                ``request_timeout``.
+            timeout: Seconds to wait for the confirmation, and for the other answers of the stream.
+                Default: the client's ``request_timeout``.
 
         Raises:
             InvalidTypeError: JSON cannot express the value. The job is not settled.
@@ -346,7 +346,7 @@ class Delivery:
             core.records.put(self._token, end)
         if self.deliveries > 1:
             # Another worker may have failed with it, and died before it settled it.
-            core.stream.purge(core.names.retrying(self._token))
+            core.stream.purge(core.names.retrying(self._token), timeout=timeout)
         has_object = headers_of.OBJECT in self._headers
         # The job may come again until the server has confirmed it, and needs its data then.
         if confirmed or has_object:
