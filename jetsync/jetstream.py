@@ -101,6 +101,18 @@ class JetStream:
             raise wrong_type("stream", "a Stream", stream)
         return cls(stream._context)  # noqa: SLF001 - a stream is a part of its context.
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is connected now."""
+        return self._context.connection.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """
+        Whether the client was closed, by your code or because the connection cannot be restored.
+        """
+        return self._context.connection.closed.is_set()
+
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """
         Return the usage and the limits of the account, and the API level of the server.

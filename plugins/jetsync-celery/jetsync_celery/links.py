@@ -22,6 +22,12 @@ DEFAULT_PREFIX: Final = "celery"
 SECURE: Final = "jetstreams"
 """The scheme that turns TLS on."""
 
+RECONNECT: Final[dict[str, float]] = {"reconnect_wait": 0.1, "max_reconnect_wait": 0.2}
+"""
+How often to try to reconnect, unless ``connect`` says something else. A server that starts again
+waits from 0.5 to 1.5 s for the workers of earlier tasks. After that, it gives them to others.
+"""
+
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _SSL: Final = {"ca_certs": "tls_ca", "certfile": "tls_cert", "keyfile": "tls_key"}
 _SSL_IGNORED: Final = {"cert_reqs", "check_hostname"}
@@ -57,6 +63,7 @@ def of_connection(connection: kombu.Connection, extra: Mapping[str, Any]) -> Lin
         "servers": _server(host, connection.port or DEFAULT_PORT, secure=secure),
         "connect_timeout": connection.connect_timeout or 5.0,
         "name": "celery",
+        **_waits(extra),
         **_login(connection.userid, connection.password),
         **_tls(connection.ssl),
         **extra,
@@ -95,7 +102,7 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     if len(servers) == 1:
         # As `of_connection`, so that both share a client.
         servers = servers[0]
-    given = {"servers": servers, "name": "celery", **fields, **extra}
+    given = {"servers": servers, "name": "celery", **_waits(extra), **fields, **extra}
     return Link(jetsync.ConnectOptions(**given), prefix_of(prefix))
 
 
@@ -125,6 +132,10 @@ def prefix_of(path: str | None) -> str:
 def _server(host: str, port: int, *, secure: bool) -> str:
     name = f"[{host}]" if ":" in host else quote(host)
     return f"{'tls' if secure else 'nats'}://{name}:{port}"
+
+
+def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
+    return {} if RECONNECT.keys() & extra.keys() else RECONNECT
 
 
 def _login(user: str | None, password: str | None) -> dict[str, str]:

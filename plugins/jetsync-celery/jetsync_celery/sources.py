@@ -76,25 +76,38 @@ class StoredMessage:
 
     def ack(self) -> None:
         """Remove the message from its queue."""
-        self._settle(self.delivery.ack)
+        self._settle(lambda timeout: self.delivery.ack(confirmed=True, timeout=timeout))
 
     def reject(self) -> None:
         """Remove the message, or keep it as a dead job."""
-        self._settle(lambda: self.delivery.reject("rejected by the consumer", dead=self.keep_dead))
+        reason = "rejected by the consumer"
+        self._settle(lambda _: self.delivery.reject(reason, dead=self.keep_dead))
 
     def requeue(self) -> None:
-        """Give the message back to the server."""
-        self._settle(self.delivery.requeue)
+        """
+        Give the message back to the server.
 
-    def _settle(self, answer: Callable[[], object]) -> None:
-        def settle() -> None:
+        Without a connection, the server delivers it after the ack wait. A message that is given
+        back later may be with another worker then, and would be taken away from it.
+        """
+        if self.answers.is_connected:
+            self._settle(lambda _: self.delivery.requeue())
+        else:
+            self.receiver.forget(self.delivery)
+            self._close()
+
+    def _settle(self, answer: Callable[[float | None], object]) -> None:
+        def settle(timeout: float | None) -> None:
             if not self.delivery.is_settled:
-                answer()
-            if self.is_alone:
-                self.receiver.close()
+                answer(timeout)
+            self._close()
 
         # The server delivers a message again that cannot be settled and is not kept alive.
         self.answers.send(settle, lambda: self.receiver.forget(self.delivery))
+
+    def _close(self) -> None:
+        if self.is_alone:
+            self.receiver.close()
 
 
 class StoredQueue:

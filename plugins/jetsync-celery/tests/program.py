@@ -1,7 +1,8 @@
 """
 A Celery app that the tests run in processes of their own: ``celery -A program worker``.
 
-``BROKER`` is its URL, and ``OPTIONS`` a JSON object with further settings of Celery.
+``BROKER`` is its URL, and ``OPTIONS`` a JSON object with further settings of Celery. ``ACKS`` names
+a file for lines about acknowledgements.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from celery import Celery
 
 import jetsync_celery  # noqa: F401 - adds the scheme of the URL.
+import jetsync_queue
 
 app = Celery("program", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
 app.conf.update(
@@ -50,13 +52,32 @@ def write(path: str, gate: str | None = None, seconds: float = 0.0) -> None:
 
 @app.task(bind=True)
 def mark(self: Any, path: str, seconds: float = 0.0) -> None:
-    """Write lines with the time, the process group and the task's id, at the start and the end."""
-    for what in ("start", "end"):
-        line = f"{what} {time.time()} {os.getpgrp()} {self.request.id}\n"
-        with Path(path).open("a") as file:
-            file.write(line)
-        if what == "start":
-            time.sleep(seconds)
+    """Write lines at the start and the end."""
+    is_redelivered = self.request.delivery_info.get("redelivered") or False
+    write_line(path, "start", self.request.id, is_redelivered)
+    time.sleep(seconds)
+    write_line(path, "end", self.request.id, is_redelivered)
+
+
+def write_line(path: str, what: str, task_id: str, is_redelivered: bool) -> None:
+    """Add what happened, when, in which process group and to which task."""
+    with Path(path).open("a") as file:
+        file.write(f"{what} {time.time()} {os.getpgrp()} {task_id} {is_redelivered}\n")
+
+
+def write_acks(path: str) -> None:
+    """Add a line for each acknowledgement that was sent."""
+    ack = jetsync_queue.Delivery.ack
+
+    def acknowledge(self: Any, *args: Any, **kwargs: Any) -> None:
+        ack(self, *args, **kwargs)
+        write_line(path, "ack", self.id, self.deliveries > 1)
+
+    jetsync_queue.Delivery.ack = acknowledge  # type: ignore[method-assign]
+
+
+if "ACKS" in os.environ:
+    write_acks(os.environ["ACKS"])
 
 
 @app.task(bind=True)

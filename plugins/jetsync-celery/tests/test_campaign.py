@@ -1,7 +1,7 @@
 """
-Workers are killed and the server is restarted, again and again: no task is lost.
+Workers are killed and servers are restarted, again and again: no task is lost.
 
-``CELERY_CAMPAIGN_TASKS`` is the number of tasks.
+``CELERY_CAMPAIGN_TASKS`` tasks are sent, but none after ``CELERY_CAMPAIGN_SECONDS``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import pytest
+from campaign import Campaign, Outage
 from workers import WorkerProcess
 
 from jetsync.devserver import DevServer
@@ -23,173 +23,182 @@ from jetsync.devserver import DevServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(1200)]
-
-TASKS = int(os.environ.get("CELERY_CAMPAIGN_TASKS", "5000"))
+TASKS = int(os.environ.get("CELERY_CAMPAIGN_TASKS", "3000"))
+LIMIT = float(os.environ.get("CELERY_CAMPAIGN_SECONDS", "900"))
 ACK_WAIT = 3.0
-SECONDS = 0.02
-LIMIT = 900.0
 
-FLUSH = 0.5
-"""Seconds before a kill of the server in which an acknowledgement may not have been stored."""
+SECONDS = (0.02, 5.0)
+"""Seconds that tasks take. One of `LONG` takes the longer time."""
 
-AFTERWARDS = 10.0
-"""Seconds after an outage in which a worker may still run what it had fetched before it."""
+LONG = 200
 
-OPTIONS: dict[str, Any] = {
-    "task_acks_late": True,
-    "worker_prefetch_multiplier": 4,
-    "task_ignore_result": True,
-    "broker_transport_options": {"ack_wait": ACK_WAIT},
-}
+WORKERS = 4
 
+PAUSES = (2.0, 5.0)
+"""Least and most seconds between two faults."""
 
-@attrs.define
-class Campaign:
-    """
-    What was done to the workers and the server.
-    """
+OUTAGES = (0.5, 8.0)
+"""Least and most seconds for which a server is down."""
 
-    kills: dict[int, float] = attrs.field(factory=dict)
-    """The process groups that were killed, and when."""
+EVERY = 5
+"""One of this many faults is that of a server."""
 
-    outages: list[tuple[float, float]] = attrs.field(factory=list)
-    """When the server was killed, and when it answered again."""
+OPEN = 2000
+"""Most tasks that wait."""
+
+LAST = 300.0
+"""Seconds for the tasks that wait when no more are sent."""
+
+pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(LIMIT + LAST + 120.0)]
 
 
-@attrs.frozen
-class Run:
-    """
-    A start of a task, and its end if it had one.
-    """
-
-    started: float
-    group: int
-    ended: float | None
-
-
-def test_no_task_is_lost_when_workers_and_the_server_are_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("servers", [1, 3])
+def test_no_task_is_lost_when_workers_and_servers_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
 ) -> None:
     """
-    Every task is done, and each that ran twice did so because of a kill before its acknowledgement.
+    Every task is done, and each that ran twice did so because of a kill.
     """
     log = tmp_path / "log"
     log.touch()
-    campaign = Campaign()
+    campaign = Campaign(log, ACK_WAIT)
     sent: list[str] = []
-    dice = random.Random(1)
-    with DevServer() as server:
-        url = server.url.replace("nats://", "jetstream://")
+    is_over = threading.Event()
+    with DevServer(cluster=servers) as server:
+        url = ";".join(each.replace("nats://", "jetstream://") for each in server.urls)
         monkeypatch.setenv("BROKER", url)
+        monkeypatch.setenv("ACKS", str(log))
+        monkeypatch.setenv("OPTIONS", "{}")
         program = importlib.reload(importlib.import_module("program"))
-        workers = [new_worker(url, each) for each in range(2)]
-        count = len(workers)
-        sender = threading.Thread(target=send, args=(program, str(log), sent), daemon=True)
+        program.app.conf.update(options(servers))
+        sender = threading.Thread(target=send, args=(program, campaign, sent, is_over), daemon=True)
         sender.start()
+        workers = Workers(url, tmp_path, servers)
         began = time.monotonic()
         try:
-            while len(ended := {name for name, runs in read(log).items() if is_done(runs)}) < TASKS:
-                assert time.monotonic() - began < LIMIT, TASKS - len(ended)
-                # The time between two kills is the subject.
-                time.sleep(dice.uniform(3.0, 6.0))
-                if len(ended) > TASKS * (len(campaign.outages) + 1) / 3 and len(ended) < TASKS:
-                    killed = time.time()
-                    server.kill()
-                    time.sleep(dice.uniform(0.5, 8.0))
-                    server.start()
-                    campaign.outages.append((killed, time.time()))
-                    continue
-                victim = workers.pop(dice.randrange(len(workers)))
-                campaign.kills[victim.group] = time.time()
-                victim.kill()
-                workers.append(new_worker(url, count))
-                count += 1
+            cause_faults(campaign, server, workers, sent, is_over)
         finally:
-            logs = [worker.stop() for worker in workers]
-        sender.join(10.0)
+            is_over.set()
+            workers.stop()
+        sender.join(30.0)
         program.app.close()
         program.app.backend.values.close()
 
-    runs = read(log)
-    reasons: dict[str, int] = defaultdict(int)
-    unexplained = []
-    for name, found in runs.items():
-        for run in found[:-1]:
-            reason = reason_of(run, campaign)
-            reasons[reason] += 1
-            if reason == "none":
-                unexplained.append((name, found))
+    took = time.monotonic() - began
+    repeats = list(campaign.repeats())
+    for repeat in repeats:
+        print(repeat)  # noqa: T201
     print(  # noqa: T201
-        f"{len(runs)} tasks, {len(campaign.kills)} workers killed, {len(campaign.outages)} restarts"
-        f" of the server, {time.monotonic() - began:.0f} s; ran again: {dict(reasons)}"
+        f"{len(campaign.ended)} of {len(sent)} tasks done, {len(campaign.kills)} workers killed, "
+        f"{len(campaign.outages)} servers killed and started again, {took:.0f} s; "
+        f"ran again: {dict(Counter(repeat.reason for repeat in repeats))}"
     )
-    assert set(sent) == set(runs)
-    assert len(sent) == TASKS
+    assert set(sent) == campaign.ended
     assert campaign.outages
-    (tmp_path / "workers.log").write_text("".join(logs))
-    if unexplained:
-        pytest.fail(f"{unexplained}, {campaign}; the logs are in {tmp_path}")
+    assert [repeat for repeat in repeats if repeat.reason is None] == [], (campaign, tmp_path)
 
 
-def new_worker(url: str, number: int) -> WorkerProcess:
+class Workers:
     """
-    Start a worker with two processes.
+    The workers that run, each with a number and a log of its own.
     """
-    return WorkerProcess(
-        url, "-P", "prefork", "--concurrency", 2, "--hostname", f"w{number}", **OPTIONS
-    )
+
+    def __init__(self, url: str, folder: Path, servers: int) -> None:
+        self._url = url
+        self._folder = folder
+        self._servers = servers
+        self._count = 0
+        self._running: list[WorkerProcess] = []
+        for _ in range(WORKERS):
+            self._start()
+
+    def kill_one(self, dice: random.Random) -> tuple[int, float]:
+        """Kill a worker and start another one; return its process group, and when it died."""
+        victim = self._running.pop(dice.randrange(len(self._running)))
+        moment = time.time()
+        victim.kill()
+        self._start()
+        return victim.group, moment
+
+    def stop(self) -> None:
+        """End all workers as SIGTERM does."""
+        for each in self._running:
+            each.terminate()
+        for each in self._running:
+            each.stop()
+
+    def _start(self) -> None:
+        name = f"w{self._count}"
+        self._count += 1
+        arguments = ["-P", "prefork", "--concurrency", 2, "--hostname", name]
+        arguments += ["--logfile", self._folder / f"{name}.log"]
+        self._running.append(WorkerProcess(self._url, *arguments, **options(self._servers)))
 
 
-def send(program: Any, log: str, sent: list[str]) -> None:
+def options(servers: int) -> dict[str, Any]:
+    """
+    Return the settings of Celery.
+    """
+    return {
+        "task_acks_late": True,
+        "worker_prefetch_multiplier": 4,
+        "task_ignore_result": True,
+        "broker_transport_options": {"ack_wait": ACK_WAIT, "num_replicas": servers},
+        "result_backend_transport_options": {"num_replicas": servers},
+    }
+
+
+def cause_faults(
+    campaign: Campaign,
+    server: DevServer,
+    workers: Workers,
+    sent: list[str],
+    is_over: threading.Event,
+) -> None:
+    """
+    Kill workers and servers until all tasks are done. No more are sent when the time is over.
+    """
+    dice = random.Random(1)
+    began = time.monotonic()
+    faults = 0
+    while len(campaign.ended) < (len(sent) if is_over.is_set() else TASKS):
+        took = time.monotonic() - began
+        if took > LIMIT:
+            is_over.set()
+        assert took < LIMIT + LAST, set(sent) - campaign.ended
+        # The time between two kills is the subject.
+        time.sleep(dice.uniform(*PAUSES))
+        campaign.read()
+        faults += 1
+        if faults % EVERY:
+            group, moment = workers.kill_one(dice)
+            campaign.kills[group] = moment
+            continue
+        victim = len(campaign.outages) % len(server.urls)
+        since = time.time()
+        server.kill(victim)
+        time.sleep(dice.uniform(*OUTAGES))
+        server.start(victim)
+        campaign.outages.append(Outage(since, time.time()))
+    # The acknowledgements of the last ones.
+    time.sleep(1.0)
+    campaign.read()
+
+
+def send(program: Any, campaign: Campaign, sent: list[str], is_over: threading.Event) -> None:
     """
     Send all tasks. What could not be sent, because the server is away, is sent again.
     """
-    for number in range(TASKS):
-        while True:
-            try:
-                program.mark.apply_async((log, SECONDS), task_id=f"task{number}")
-                break
-            except program.mark.OperationalError:
-                time.sleep(0.5)
+    number = 0
+    while number < TASKS and not is_over.is_set():
+        if number - len(campaign.ended) > OPEN:
+            is_over.wait(0.1)
+            continue
+        arguments = (str(campaign.log), SECONDS[number % LONG == 0])
+        try:
+            program.mark.apply_async(arguments, task_id=f"task{number}")
+        except program.mark.OperationalError:
+            time.sleep(0.5)
+            continue
         sent.append(f"task{number}")
-
-
-def read(log: Path) -> dict[str, list[Run]]:
-    """
-    Return the runs of each task, in the order of their starts.
-    """
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for line in log.read_text().splitlines():
-        what, moment, group, name = line.split()
-        if what == "start":
-            runs[name].append(Run(float(moment), int(group), None))
-        else:
-            found = runs[name]
-            place = next(at for at, run in enumerate(found) if run.group == int(group))
-            found[place] = attrs.evolve(found[place], ended=float(moment))
-    return runs
-
-
-def is_done(runs: list[Run]) -> bool:
-    """
-    Return whether a task has ended.
-    """
-    return any(run.ended is not None for run in runs)
-
-
-def reason_of(run: Run, campaign: Campaign) -> str:
-    """
-    Return why a task ran again after this run.
-    """
-    killed = campaign.kills.get(run.group, float("-inf"))
-    ended = run.ended if run.ended is not None else float("inf")
-    if any(since - FLUSH <= ended and run.started <= until for since, until in campaign.outages):
-        return "the server was killed before the acknowledgement"
-    if killed + FLUSH >= run.started and killed <= ended + FLUSH:
-        return "its worker was killed before the acknowledgement"
-    for since, until in campaign.outages:
-        # The server has given the tasks to another worker, but the first one still has them.
-        if until + FLUSH - since >= ACK_WAIT and since <= run.started <= until + AFTERWARDS:
-            return "a worker was without the server for longer than the ack wait"
-    return "none"
+        number += 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync_queue.core import Core
+    from jetsync_queue.jobs import Holder
 
 __all__ = ["Delivery"]
 
@@ -42,12 +43,12 @@ class Delivery:
         core: Core,
         message: jetsync.Message,
         priority: int,
-        release: Callable[[Delivery], object],
+        holder: Holder,
     ) -> None:
         self._core = core
         self._message = message
         self._priority = priority
-        self._release = release
+        self._holder = holder
         self._headers = message.headers
         self._id = self._headers.get(headers_of.ID) or f"#{message.sequence}"
         self._token = token(self._id)
@@ -208,7 +209,13 @@ class Delivery:
 
     # Settling
 
-    def ack(self, value: Any = None, *, confirmed: bool = False) -> None:
+    def ack(
+        self,
+        value: Any = None,
+        *,
+        confirmed: bool = False,
+        timeout: float | dt.timedelta | None = None,
+    ) -> None:
         """
         Settle the job as done, and store its result if the queue has results.
 
@@ -216,6 +223,8 @@ class Delivery:
             value: The result: bytes, or a value that JSON can express.
             confirmed: Whether to wait until the server has confirmed it. Otherwise a job that was
                 done in the milliseconds before the process dies may run again.
+            timeout: Seconds to wait for the confirmation, and for the other answers of the stream.
+                Default: the client's ``request_timeout``.
 
         Raises:
             InvalidTypeError: JSON cannot express the value. The job is not settled.
@@ -226,7 +235,7 @@ class Delivery:
         if self._core.results or self._is_tracked:
             encode(value, "the result")
         end = records.finished(records.SUCCEEDED, attempts=self.attempt, value=value)
-        self._end(end, confirmed=confirmed)
+        self._end(end, confirmed=confirmed, timeout=timeout)
 
     def requeue(self, *, delay: float | dt.timedelta | None = None) -> None:
         """
@@ -240,7 +249,15 @@ class Delivery:
         if self._is_tracked:
             again = {"state": records.WAITING, "sequence": None}
             self._core.records.update(self._token, lambda record: record | again)
-        self._settle(lambda: self._message.nak(wait))
+        # Before, because the server may deliver it to this very receiver at once.
+        self._holder.let_go(self)
+        try:
+            self._message.nak(wait)
+        except BaseException:
+            self._holder.keep(self)
+            raise
+        self._holder.forget(self)
+        self._forget_starts()
 
     def retry(
         self, error: BaseException | None = None, *, delay: float | dt.timedelta = 0.0
@@ -313,7 +330,13 @@ class Delivery:
             self._settle(self._message.ack_sync)
             core.forget_data(self._message)
 
-    def _end(self, end: dict[str, Any], *, confirmed: bool = False) -> None:
+    def _end(
+        self,
+        end: dict[str, Any],
+        *,
+        confirmed: bool = False,
+        timeout: float | dt.timedelta | None = None,
+    ) -> None:
         """Store how the job has ended, and acknowledge it."""
         self._check_open()
         core = self._core
@@ -323,10 +346,13 @@ class Delivery:
             core.records.put(self._token, end)
         if self.deliveries > 1:
             # Another worker may have failed with it, and died before it settled it.
-            core.stream.purge(core.names.retrying(self._token))
+            core.stream.purge(core.names.retrying(self._token), timeout=timeout)
         has_object = headers_of.OBJECT in self._headers
         # The job may come again until the server has confirmed it, and needs its data then.
-        self._settle(self._message.ack_sync if confirmed or has_object else self._message.ack)
+        if confirmed or has_object:
+            self._settle(lambda: self._message.ack_sync(timeout=timeout))
+        else:
+            self._settle(self._message.ack)
         if has_object:
             core.forget_data(self._message)
 
@@ -363,7 +389,10 @@ class Delivery:
 
     def _settle(self, answer: Callable[[], object]) -> None:
         answer()
-        self._release(self)
+        self._holder.settle(self)
+        self._forget_starts()
+
+    def _forget_starts(self) -> None:
         if self._starts:
             self._core.records.forget_starts(self.sequence)
 

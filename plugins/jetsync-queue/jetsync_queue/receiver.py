@@ -26,8 +26,9 @@ class Receiver:
 
     For each priority, a thread fetches jobs ahead. Jobs that were taken are *unsettled* until they
     are settled, and the server does not deliver them again as long as the receiver is open. Held
-    jobs that no call takes within a second go back to the server. Thread-safe. A ``with`` block
-    closes the receiver.
+    jobs that no call takes within a second go back to the server. If a server that was away
+    delivers a job again that the receiver has or has settled, it is not handed out. Thread-safe. A
+    ``with`` block closes the receiver.
     """
 
     # Threads: any. Locks: none of its own; the intake protects everything.

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 PAUSE: Final = 1.0
 """Seconds before a step fetches again after an error."""
 
+ANSWER: Final = 0.3
+"""Seconds for an answer of the server that has the consumer. Its grace after a start is 0.5 s."""
+
+UNREACHABLE: Final = (
+    jetsync.ConnectionLostError,
+    jetsync.DisconnectedError,
+    jetsync.JetStreamNotEnabledError,
+    jetsync.NoRespondersError,
+    jetsync.RequestTimeoutError,
+    jetsync.TemporarilyUnavailableError,
+)
+"""Errors that say that no server has got what was sent to a consumer."""
+
 ENDS: Final = (jetsync.StreamNotFoundError, jetsync.PermissionDeniedError)
 """Errors after which a receiver cannot take any job."""
 
@@ -82,6 +95,19 @@ class Step:
                 if not intake.hold(self, message):
                     return True
         return self.consumption is None
+
+    def is_reachable(self) -> bool:
+        """Return whether a server has the consumer now. Waits at most :data:`ANSWER` seconds."""
+        consumer = self._consumer
+        try:
+            if consumer is not None:
+                consumer.info(timeout=ANSWER)
+        except UNREACHABLE:
+            return False
+        except jetsync.JetSyncError as error:
+            # Another attempt would end in the same way.
+            _logger.info("queue_consumer_unknown", consumer=consumer, error=repr(error))
+        return True
 
     def leave(self) -> jetsync.Consumption | None:
         """Return the consumption, which the caller ends. Called with the lock."""

@@ -118,6 +118,20 @@ class TestSettling:
         assert job.result(timeout=30) == "first"
         assert queue.dead() == []
 
+    def test_a_confirmation_is_waited_for_as_long_as_the_caller_says(self, queue, monkeypatch):
+        """
+        The message gets the time.
+        """
+        waits = []
+        monkeypatch.setattr(
+            jetsync.Message, "ack_sync", lambda _, timeout=None: waits.append(timeout)
+        )
+        queue.put_many([1, 2])
+        with queue.receive() as receiver:
+            receiver.get(timeout=30).ack(confirmed=True, timeout=0.5)
+            receiver.get(timeout=30).ack(confirmed=True)
+        assert waits == [0.5, None]
+
     def test_a_requeued_job_comes_again_at_once_or_later(self, queue):
         """
         Its attempt does not count.
@@ -315,5 +329,6 @@ class TestTracked:
         runs = []
         with queue.worker(lambda job: runs.append(job.id)) as worker:
             wait_for(lambda: worker.statistics.skipped + worker.statistics.succeeded == 2)
+            # The acknowledgement of the second one is not confirmed.
+            wait_for(lambda: queue.statistics().open == 0)
         assert runs == ["t"]
-        assert queue.statistics().open == 0

@@ -129,6 +129,13 @@ class TestContext:
         assert repr(js) == repr(client.jetstream())
         assert js.stream(unique).config == made.config
 
+    def test_it_says_whether_its_client_is_connected(self, nats_server):
+        """As the client does, for libraries that have no client."""
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream()
+            assert (js.is_connected, js.is_closed) == (True, False)
+        assert (js.is_connected, js.is_closed) == (False, True)
+
     def test_only_a_stream_has_a_context(self):
         """Anything else is refused."""
         with pytest.raises(jetsync.InvalidTypeError):
