@@ -4,6 +4,7 @@ A channel of kombu: declares, publishes, consumes and acknowledges.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from kombu.transport.virtual.base import NotEquivalentError
 
 import jetsync
 from jetsync_celery import envelope
+from jetsync_celery.resending import RESENDING
 from jetsync_celery.revoking import cancel_revoked
 from jetsync_celery.sources import StoredQueue, Taken, TransientQueue, core_subject, get_one
 from jetsync_celery.topology import Binding
@@ -261,22 +263,27 @@ class Channel(virtual.Channel):
         data, headers = envelope.encode(message)
         task = message["headers"] or {}
         task_id = str(task.get("id") or "")
-        is_task = bool(task_id)
-        at = envelope.eta_of(task) if is_task else None
+        at = envelope.eta_of(task) if task_id else None
         arguments = self._topology.queue(queue) or {}
-        self.connection.work_queue(queue).put(
+        put = functools.partial(
+            self.connection.work_queue(queue).put,
             data,
             headers=headers,
             priority=self._step(message),
             at=at,
             expires=_expires(message, arguments, at.timestamp() if at else 0.0),
-            job_id=task_id if is_task and len(task_id) <= LONGEST_ID else None,
-            msg_id=(
-                envelope.message_id(data, queue, task)
-                if is_task and settings.deduplicate
-                else uuid.uuid4().hex
-            ),
         )
+        if not task_id:
+            put(msg_id=uuid.uuid4().hex)
+            return
+        # An id of Celery may be used again, so it is not the id for the duplicate detection.
+        job_id = task_id if len(task_id) <= LONGEST_ID else None
+        with RESENDING.sending(queue, task, data, settings.duplicate_window) as msg_id:
+            job = put(job_id=job_id, msg_id=msg_id)
+            if job.duplicate and at is not None:
+                # A task with this id waits for its ETA already. If this message is not stored yet,
+                # its signature was applied twice.
+                put(msg_id=msg_id)
 
     def _step(self, message: dict[str, Any]) -> int:
         priority = message["properties"].get("priority") or 0

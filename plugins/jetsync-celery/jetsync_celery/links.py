@@ -22,6 +22,8 @@ DEFAULT_PREFIX: Final = "celery"
 SECURE: Final = "jetstreams"
 """The scheme that turns TLS on."""
 
+QUOTE: Final = "quote special characters of the password with urllib.parse.quote(password, safe='')"
+
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _SSL: Final = {"ca_certs": "tls_ca", "certfile": "tls_cert", "keyfile": "tls_key"}
 _SSL_IGNORED: Final = {"cert_reqs", "check_hostname"}
@@ -81,10 +83,15 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     scheme = ""
     for each in re.split(r"[;,]", url):
         text = each if "://" in each else f"{scheme or 'jetstream'}://{each}"
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+            port = parts.port or DEFAULT_PORT
+        except ValueError:
+            # Its text may be a part of the password.
+            raise ValueError(f"the URL {without_password(url)!r} is invalid: {QUOTE}") from None
         scheme = parts.scheme
         host = unquote(parts.hostname or "127.0.0.1")
-        servers.append(_server(host, parts.port or DEFAULT_PORT, secure=scheme == SECURE))
+        servers.append(_server(host, port, secure=scheme == SECURE))
         fields.update(
             _login(
                 unquote(parts.username) if parts.username else None,
@@ -101,9 +108,13 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
 
 def without_password(url: str) -> str:
     """
-    Return a URL for display, with the password replaced.
+    Return a URL for display, with the passwords replaced.
     """
-    return re.sub(r"(://[^:@/;,]*):[^@/;,]*@", r"\1:**@", url)
+    shown = re.sub(r"((?:://|[;,])[^:@/;,]*):[^@/;,]*@", r"\1:**@", url)
+    if "@" in shown.replace(":**@", ""):
+        # A password that is not quoted, or what looks like one.
+        return f"{url.partition('://')[0]}://**"
+    return shown
 
 
 def prefix_of(path: str | None) -> str:
@@ -114,6 +125,8 @@ def prefix_of(path: str | None) -> str:
         ValueError: The path has other characters than letters, digits, ``-`` and ``_``.
     """
     prefix = (path or "").strip("/") or DEFAULT_PREFIX
+    if "@" in prefix:
+        raise ValueError(f"the path of the URL has the character @: {QUOTE}")
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(
             f"the path of the URL is the prefix of the queues: letters, digits, - and _, not "
@@ -128,10 +141,14 @@ def _server(host: str, port: int, *, secure: bool) -> str:
 
 
 def _login(user: str | None, password: str | None) -> dict[str, str]:
+    if user and not password:
+        # Celery and kombu show users in logs and in the answers of workers.
+        raise ValueError(
+            "the URL has a user and no password; write a token as jetstream://:TOKEN@host"
+        )
     if user and password:
         return {"user": user, "password": password}
-    # As in URLs of NATS.
-    return {"token": user} if user else {}
+    return {"token": password} if password else {}
 
 
 def _tls(given: object) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from jetsync_celery import links
 from jetsync_celery.answers import Answers
 from jetsync_celery.channel import Channel
 from jetsync_celery.clients import CLIENTS
+from jetsync_celery.hidden import without_secrets
 from jetsync_celery.settings import Settings
 from jetsync_celery.sources import TransientQueue
 from jetsync_celery.topology import Topology
@@ -81,6 +82,7 @@ class Transport(virtual.Transport):
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._hub: Hub | None = None
         self.settings = Settings.of(client.transport_options or {})
+        client.transport_options = without_secrets(client.transport_options or {})
         self.topology: Topology | None = None
         self.prefix = links.DEFAULT_PREFIX
 
