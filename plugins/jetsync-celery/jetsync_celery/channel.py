@@ -356,15 +356,20 @@ class Channel(virtual.Channel):
             )
         return None if taken is None else self._received(taken, no_ack=no_ack)
 
-    def deliver(self) -> int:
-        """Hand out messages that have arrived, within the prefetch limit; return how many."""
+    def deliver(self, kind: type[StoredQueue | TransientQueue]) -> int:
+        """
+        Hand out messages that have arrived, within the prefetch limit; return how many.
+
+        Args:
+            kind: The queues whose messages are handed out.
+        """
         count = 0
         is_finished = False
         while not is_finished and count < BATCH:
             is_finished = True
             for reader in list(self._readers.values()):
                 # A callback may have cancelled it.
-                if reader.tag not in self._readers:
+                if reader.tag not in self._readers or not isinstance(reader.source, kind):
                     continue
                 if not (reader.no_ack or self.qos.can_consume()):
                     continue
