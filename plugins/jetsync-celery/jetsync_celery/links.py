@@ -13,7 +13,7 @@ import attrs
 import jetsync
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import kombu
 
@@ -63,7 +63,8 @@ def of_connection(connection: kombu.Connection, extra: Mapping[str, Any]) -> Lin
         **_tls(connection.ssl),
         **extra,
     }
-    return Link(jetsync.ConnectOptions(**fields), prefix_of(connection.virtual_host))
+    paths = [urlsplit(url).path for url in connection.alt if "://" in url]
+    return Link(jetsync.ConnectOptions(**fields), _only_prefix([*paths, connection.virtual_host]))
 
 
 def of_url(url: str, extra: Mapping[str, Any]) -> Link:
@@ -71,7 +72,7 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     Return the link to the servers of a URL, or of several with semicolons or commas between them.
 
     Args:
-        url: For example ``jetstream://user:password@a:4222;jetstream://b:4222/shop``.
+        url: For example ``jetstream://:token@a:4222/shop;jetstream://:token@b:4222/shop``.
         extra: Further keywords of ``jetsync.connect``.
 
     Raises:
@@ -79,7 +80,7 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     """
     servers: Any = []
     fields: dict[str, Any] = {}
-    prefix = None
+    paths: list[str] = []
     scheme = ""
     for each in re.split(r"[;,]", url):
         text = each if "://" in each else f"{scheme or 'jetstream'}://{each}"
@@ -98,12 +99,13 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
                 unquote(parts.password) if parts.password else None,
             )
         )
-        prefix = prefix or parts.path.strip("/") or None
+        if "://" in each or parts.path:
+            paths.append(parts.path)
     if len(servers) == 1:
         # As `of_connection`, so that both share a client.
         servers = servers[0]
     given = {"servers": servers, "name": "celery", **fields, **extra}
-    return Link(jetsync.ConnectOptions(**given), prefix_of(prefix))
+    return Link(jetsync.ConnectOptions(**given), _only_prefix(paths))
 
 
 def without_password(url: str) -> str:
@@ -133,6 +135,13 @@ def prefix_of(path: str | None) -> str:
             f"{prefix!r}"
         )
     return prefix
+
+
+def _only_prefix(paths: Sequence[str | None]) -> str:
+    prefixes = sorted(set(map(prefix_of, paths)))
+    if len(prefixes) > 1:
+        raise ValueError(f"all URLs need the same path, not {' and '.join(prefixes)}")
+    return prefixes[0]
 
 
 def _server(host: str, port: int, *, secure: bool) -> str:

@@ -18,7 +18,7 @@ from waiting import free_port
 from workers import WorkerProcess
 
 from jetsync.devserver import DevServer
-from jetsync_celery.links import of_url, without_password
+from jetsync_celery.links import of_connection, of_url, without_password
 
 pytest.importorskip("helpers.certificates", reason="only in the repository")
 
@@ -239,6 +239,18 @@ def test_passwords_are_replaced_in_urls(url: str, shown: str) -> None:
     If it is not clear what the password is, only the scheme is shown.
     """
     assert without_password(url) == shown
+
+
+def test_several_urls_have_one_path() -> None:
+    """
+    Otherwise, a failover would lead to other queues.
+    """
+    urls = "jetstream://a/shop;jetstream://b"
+    assert of_url("jetstream://a/shop;b", {}).prefix == "shop"
+    with pytest.raises(ValueError, match="the same path, not celery and shop"):
+        of_url(urls, {})
+    with pytest.raises(ValueError, match="the same path"):
+        of_connection(kombu.Connection(urls), {})
 
 
 @pytest.mark.live
