@@ -267,6 +267,8 @@ class TransientQueue:
         self._heap: list[tuple[int, int, bytes, dict[str, str], bool]] = []
         self._order = itertools.count()
         self._bindings: dict[Binding, tuple[jetsync.Subscription, threading.Thread]] = {}
+        # Changed by single steps of a set.
+        self._receiving: set[jetsync.Subscription] = set()
 
     @property
     def is_bound(self) -> bool:
@@ -276,7 +278,7 @@ class TransientQueue:
     @property
     def is_behind(self) -> bool:
         """Whether messages have arrived that `take` does not return yet."""
-        return any(
+        return bool(self._receiving) or any(
             subscription.pending and thread.is_alive()
             for subscription, thread in list(self._bindings.values())
         )
@@ -362,9 +364,11 @@ class TransientQueue:
         while True:
             try:
                 for message in subscription:
+                    self._receiving.add(subscription)
                     try:
                         self._receive(message, kind, routing_key)
                     finally:
+                        self._receiving.discard(subscription)
                         # Also if it is not for this queue: tasks may wait for it.
                         self._on_ready()
                 return

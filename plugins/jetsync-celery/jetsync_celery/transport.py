@@ -274,18 +274,20 @@ class Transport(virtual.Transport):
     def _deliver_ready(self) -> int:
         # Remote control first: a task that was revoked before it was sent must not run.
         count: int = sum([channel.deliver(TransientQueue) for channel in list(self.channels)])
-        if not self._is_held():
+        if not self._is_held(has_delivered=count > 0):
             count += sum([channel.deliver(StoredQueue) for channel in list(self.channels)])
         return count
 
-    def _is_held(self) -> bool:
+    def _is_held(self, *, has_delivered: bool) -> bool:
         """Whether tasks wait for messages without a stream, which have arrived before them."""
-        if not any(queue.is_behind for queue in list(self._transients.values())):
+        # After each such message, the queue or the channel calls `wake`.
+        if not has_delivered and not any(
+            queue.is_behind for queue in list(self._transients.values())
+        ):
             self._held_since = None
             return False
         if self._held_since is None:
             self._held_since = time.monotonic()
-        # The thread of the queue calls `wake` after each message.
         return time.monotonic() - self._held_since < LONGEST_HOLD
 
     def _close_bell(self) -> None:

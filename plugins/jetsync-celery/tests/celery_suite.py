@@ -67,7 +67,9 @@ class Expectations:
         for item in items:
             name = item.nodeid.partition("::")[2]
             if name in self._reasons:
-                item.add_marker(pytest.mark.xfail(reason=self._reasons[name], strict=True))
+                # A test whose subtests fail passes itself.
+                strict = "subtests" not in item.fixturenames
+                item.add_marker(pytest.mark.xfail(reason=self._reasons[name], strict=strict))
 
 
 def main() -> int:
@@ -95,7 +97,8 @@ def main() -> int:
         os.environ.update(TEST_BROKER=broker, TEST_BACKEND=backend, WORKER_LOGLEVEL="INFO")
         return pytest.main(
             [
-                *("-p", "celery.contrib.pytest", "--rootdir", ".", "-ra"),
+                # Without the settings of the folders above it.
+                *("-c", os.devnull, "--rootdir", ".", "-p", "celery.contrib.pytest", "-ra"),
                 *("--override-ini", "python_classes=test_*"),
                 *([] if any(".py" in each for each in arguments) else _files()),
                 *arguments,

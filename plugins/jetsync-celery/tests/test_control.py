@@ -73,6 +73,21 @@ def test_tasks_wait_for_remote_control(connection: kombu.Connection, got: list[A
     assert got == ["task"]
 
 
+def test_all_of_remote_control_comes_first(connection: kombu.Connection, got: list[Any]) -> None:
+    """
+    Not only its first message.
+    """
+    publish(connection, TASKS, "task")
+    for number in range(3):
+        publish(connection, CONTROL, f"control {number}")
+    queue = connection.transport.transient(CONTROL.name)
+    eventually(lambda: queue.size() == 3)
+    with mock.patch.object(transport, "LONGEST_HOLD", 60.0):
+        drain(connection, 0.5)
+
+    assert got == ["control 0", "control 1", "control 2", "task"]
+
+
 def test_a_flood_of_remote_control_does_not_stop_tasks(
     connection: kombu.Connection, got: list[Any]
 ) -> None:
@@ -102,8 +117,10 @@ def test_a_queue_in_memory_is_behind_until_it_has_read_all(
     assert not queue.is_behind
     with mock.patch.object(TransientQueue, "_receive", wait):
         publish(connection, CONTROL, "first")
-        publish(connection, CONTROL, "second")
         eventually(lambda: queue.is_behind)
+        publish(connection, CONTROL, "second")
+        connection.transport.connected_client.flush()
+        assert queue.is_behind
         gate.set()
         eventually(lambda: not queue.is_behind)
     eventually(lambda: queue.size() == 2)
