@@ -280,9 +280,10 @@ class Channel(virtual.Channel):
         job_id = task_id if len(task_id) <= LONGEST_ID else None
         with RESENDING.sending(queue, task, data, settings.duplicate_window) as msg_id:
             job = put(job_id=job_id, msg_id=msg_id)
-            if job.duplicate and at is not None:
+            if job.duplicate and at is not None and not task.get("retries"):
                 # A task with this id waits for its ETA already. If this message is not stored yet,
-                # its signature was applied twice.
+                # its signature was applied twice. A retry comes twice only if the worker died after
+                # the first one.
                 put(msg_id=msg_id)
 
     def _step(self, message: dict[str, Any]) -> int:

@@ -94,6 +94,17 @@ def test_a_task_that_celery_sends_again_is_stored_once(
 
 
 @pytest.mark.live
+def test_a_retry_that_is_sent_twice_is_stored_once(app: Celery) -> None:
+    """
+    A worker that dies after it has sent a retry leaves its task to another one, which retries, too.
+    """
+    for countdown in (3600, 3700):
+        app.send_task("add", (1, 2), task_id="a", retries=1, countdown=countdown)
+
+    assert count(app) == 1
+
+
+@pytest.mark.live
 def test_a_task_that_a_program_sends_again_is_stored_once(app: Celery) -> None:
     """
     So it is if Celery gave up, and the program repeats the call with the same id. The next time,
