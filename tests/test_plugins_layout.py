@@ -290,10 +290,10 @@ def test_plugins_have_the_version_and_addresses_of_jetsync(folder):
 @pytest.mark.parametrize("folder", PLUGINS, ids=short)
 def test_tests_run_without_the_repository(folder):
     """
-    Only the tests of the pages and of three hosts need the helpers of jetsync's own tests, which no
-    sdist has. They skip themselves without them.
+    Only the tests of the pages, of three hosts and of logins need the helpers of jetsync's own
+    tests, which no sdist has. They skip themselves without them.
     """
-    allowed = {"test_pages.py", "test_cluster.py", "three_hosts.py"}
+    allowed = {"test_pages.py", "test_cluster.py", "test_logins.py", "three_hosts.py"}
     pattern = re.compile(r"^ *(?:from|import) helpers\b", re.MULTILINE)
 
     assert [

@@ -6,10 +6,12 @@ Import this package where your Celery app is made. Then ``broker_url`` and ``res
 
 Layout:
 
-- ``links`` reads URLs and options, and ``settings`` has the options of the transport.
+- ``links`` reads URLs and options, and ``settings`` has the options of the transport, which
+  ``hidden`` keeps from being shown.
 - ``transport`` and ``channel`` are what kombu calls. ``sources`` are the queues that they read.
 - ``topology`` keeps exchanges, queues and bindings in a bucket that all processes share.
 - ``envelope`` turns messages of kombu into data and headers.
+- ``resending`` recognises tasks that are sent again after an error.
 - ``answers`` sends acknowledgements, also after a lost connection.
 - ``results`` is the result backend, ``waiting`` waits for results, and ``chords`` counts the parts
   of a chord.

@@ -4,6 +4,7 @@ A channel of kombu: declares, publishes, consumes and acknowledges.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from kombu.transport.virtual.base import NotEquivalentError
 
 import jetsync
 from jetsync_celery import envelope
+from jetsync_celery.resending import RESENDING
 from jetsync_celery.revoking import cancel_revoked
 from jetsync_celery.sources import StoredQueue, Taken, TransientQueue, core_subject, get_one
 from jetsync_celery.topology import Binding
@@ -261,22 +263,28 @@ class Channel(virtual.Channel):
         data, headers = envelope.encode(message)
         task = message["headers"] or {}
         task_id = str(task.get("id") or "")
-        is_task = bool(task_id)
-        at = envelope.eta_of(task) if is_task else None
+        at = envelope.eta_of(task) if task_id else None
         arguments = self._topology.queue(queue) or {}
-        self.connection.work_queue(queue).put(
+        put = functools.partial(
+            self.connection.work_queue(queue).put,
             data,
             headers=headers,
             priority=self._step(message),
             at=at,
             expires=_expires(message, arguments, at.timestamp() if at else 0.0),
-            job_id=task_id if is_task and len(task_id) <= LONGEST_ID else None,
-            msg_id=(
-                envelope.message_id(data, queue, task)
-                if is_task and settings.deduplicate
-                else uuid.uuid4().hex
-            ),
         )
+        if not task_id:
+            put(msg_id=uuid.uuid4().hex)
+            return
+        # An id of Celery may be used again, so it is not the id for the duplicate detection.
+        job_id = task_id if len(task_id) <= LONGEST_ID else None
+        with RESENDING.sending(queue, task, data, settings.duplicate_window) as msg_id:
+            job = put(job_id=job_id, msg_id=msg_id)
+            if job.duplicate and at is not None and not task.get("retries"):
+                # A task with this id waits for its ETA already. If this message is not stored yet,
+                # its signature was applied twice. A retry comes twice only if the worker died after
+                # the first one.
+                put(msg_id=msg_id)
 
     def _step(self, message: dict[str, Any]) -> int:
         priority = message["properties"].get("priority") or 0
@@ -349,15 +357,20 @@ class Channel(virtual.Channel):
             )
         return None if taken is None else self._received(taken, no_ack=no_ack)
 
-    def deliver(self) -> int:
-        """Hand out messages that have arrived, within the prefetch limit; return how many."""
+    def deliver(self, kind: type[StoredQueue | TransientQueue]) -> int:
+        """
+        Hand out messages that have arrived, within the prefetch limit; return how many.
+
+        Args:
+            kind: The queues whose messages are handed out.
+        """
         count = 0
         is_finished = False
         while not is_finished and count < BATCH:
             is_finished = True
             for reader in list(self._readers.values()):
                 # A callback may have cancelled it.
-                if reader.tag not in self._readers:
+                if reader.tag not in self._readers or not isinstance(reader.source, kind):
                     continue
                 if not (reader.no_ack or self.qos.can_consume()):
                     continue

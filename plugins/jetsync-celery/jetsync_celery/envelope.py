@@ -8,7 +8,6 @@ with JSON.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +21,6 @@ ENVELOPE: Final = "Kombu-Message"
 
 EXPIRES: Final = "Kombu-Expires"
 """The header with the time at which a message without a stream expires, as a Unix time."""
-
-ID_SIZE: Final = 16
-"""Bytes of a message id."""
 
 
 def encode(message: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -63,19 +59,6 @@ def decode(
         info["redelivered"] = True
     message["body"] = data
     return message
-
-
-def message_id(data: bytes, queue: str, task: Mapping[str, Any]) -> str:
-    """
-    Return an id that is the same if a task is sent again unchanged, and new for a retry.
-
-    The id of the task alone would not do, because ``retry()`` and ``replace()`` keep it.
-    """
-    digest = hashlib.blake2b(digest_size=ID_SIZE)
-    for part in (queue, dumps(task), data):
-        text = part if isinstance(part, bytes) else part.encode()
-        digest.update(len(text).to_bytes(8, "big") + text)
-    return digest.hexdigest()
 
 
 def eta_of(headers: Mapping[str, Any]) -> dt.datetime | None:

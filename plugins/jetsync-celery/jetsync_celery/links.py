@@ -13,7 +13,7 @@ import attrs
 import jetsync
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import kombu
 
@@ -27,6 +27,7 @@ RECONNECT: Final[dict[str, float]] = {"reconnect_wait": 0.1, "max_reconnect_wait
 How often to try to reconnect, unless ``connect`` says something else. A server that starts again
 waits from 0.5 to 1.5 s for the workers of earlier tasks. After that, it gives them to others.
 """
+QUOTE: Final = "quote special characters of the password with urllib.parse.quote(password, safe='')"
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _SSL: Final = {"ca_certs": "tls_ca", "certfile": "tls_cert", "keyfile": "tls_key"}
@@ -68,7 +69,8 @@ def of_connection(connection: kombu.Connection, extra: Mapping[str, Any]) -> Lin
         **_tls(connection.ssl),
         **extra,
     }
-    return Link(jetsync.ConnectOptions(**fields), prefix_of(connection.virtual_host))
+    paths = [urlsplit(url).path for url in connection.alt if "://" in url]
+    return Link(jetsync.ConnectOptions(**fields), _only_prefix([*paths, connection.virtual_host]))
 
 
 def of_url(url: str, extra: Mapping[str, Any]) -> Link:
@@ -76,7 +78,7 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     Return the link to the servers of a URL, or of several with semicolons or commas between them.
 
     Args:
-        url: For example ``jetstream://user:password@a:4222;jetstream://b:4222/shop``.
+        url: For example ``jetstream://:token@a:4222/shop;jetstream://:token@b:4222/shop``.
         extra: Further keywords of ``jetsync.connect``.
 
     Raises:
@@ -84,33 +86,43 @@ def of_url(url: str, extra: Mapping[str, Any]) -> Link:
     """
     servers: Any = []
     fields: dict[str, Any] = {}
-    prefix = None
+    paths: list[str] = []
     scheme = ""
     for each in re.split(r"[;,]", url):
         text = each if "://" in each else f"{scheme or 'jetstream'}://{each}"
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+            port = parts.port or DEFAULT_PORT
+        except ValueError:
+            # Its text may be a part of the password.
+            raise ValueError(f"the URL {without_password(url)!r} is invalid: {QUOTE}") from None
         scheme = parts.scheme
         host = unquote(parts.hostname or "127.0.0.1")
-        servers.append(_server(host, parts.port or DEFAULT_PORT, secure=scheme == SECURE))
+        servers.append(_server(host, port, secure=scheme == SECURE))
         fields.update(
             _login(
                 unquote(parts.username) if parts.username else None,
                 unquote(parts.password) if parts.password else None,
             )
         )
-        prefix = prefix or parts.path.strip("/") or None
+        if "://" in each or parts.path:
+            paths.append(parts.path)
     if len(servers) == 1:
         # As `of_connection`, so that both share a client.
         servers = servers[0]
     given = {"servers": servers, "name": "celery", **_waits(extra), **fields, **extra}
-    return Link(jetsync.ConnectOptions(**given), prefix_of(prefix))
+    return Link(jetsync.ConnectOptions(**given), _only_prefix(paths))
 
 
 def without_password(url: str) -> str:
     """
-    Return a URL for display, with the password replaced.
+    Return a URL for display, with the passwords replaced.
     """
-    return re.sub(r"(://[^:@/;,]*):[^@/;,]*@", r"\1:**@", url)
+    shown = re.sub(r"((?:://|[;,])[^:@/;,]*):[^@/;,]*@", r"\1:**@", url)
+    if "@" in shown.replace(":**@", ""):
+        # A password that is not quoted, or what looks like one.
+        return f"{url.partition('://')[0]}://**"
+    return shown
 
 
 def prefix_of(path: str | None) -> str:
@@ -121,12 +133,21 @@ def prefix_of(path: str | None) -> str:
         ValueError: The path has other characters than letters, digits, ``-`` and ``_``.
     """
     prefix = (path or "").strip("/") or DEFAULT_PREFIX
+    if "@" in prefix:
+        raise ValueError(f"the path of the URL has the character @: {QUOTE}")
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(
             f"the path of the URL is the prefix of the queues: letters, digits, - and _, not "
             f"{prefix!r}"
         )
     return prefix
+
+
+def _only_prefix(paths: Sequence[str | None]) -> str:
+    prefixes = sorted(set(map(prefix_of, paths)))
+    if len(prefixes) > 1:
+        raise ValueError(f"all URLs need the same path, not {' and '.join(prefixes)}")
+    return prefixes[0]
 
 
 def _server(host: str, port: int, *, secure: bool) -> str:
@@ -139,10 +160,14 @@ def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _login(user: str | None, password: str | None) -> dict[str, str]:
+    if user and not password:
+        # Celery and kombu show users in logs and in the answers of workers.
+        raise ValueError(
+            "the URL has a user and no password; write a token as jetstream://:TOKEN@host"
+        )
     if user and password:
         return {"user": user, "password": password}
-    # As in URLs of NATS.
-    return {"token": user} if user else {}
+    return {"token": password} if password else {}
 
 
 def _tls(given: object) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Settings:
     Other keys, such as those of kombu, are left to kombu.
     """
 
-    connect: dict[str, Any] = attrs.field(factory=dict, converter=_connect)
+    connect: dict[str, Any] = attrs.field(factory=dict, converter=_connect, repr=False)
     """Keywords of ``jetsync.connect``, such as ``credentials``, ``nkey_seed`` or ``tls_ca``."""
 
     priorities: int = attrs.field(default=4, validator=_steps)
@@ -56,11 +56,8 @@ class Settings:
     all tasks."""
 
     duplicate_window: float = attrs.field(default=120.0, converter=_number)
-    """Seconds for which the server recognises a task that is sent twice, when the stream is
-    created."""
-
-    deduplicate: bool = True
-    """Whether the same task, sent again unchanged within ``duplicate_window``, is stored once."""
+    """Seconds for which the server recognises a task that is sent again after an error, when the
+    stream is created."""
 
     dead_letters: bool = False
     """Whether rejected messages that are not requeued are kept as dead jobs of the queue."""

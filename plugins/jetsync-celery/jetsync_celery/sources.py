@@ -280,11 +280,21 @@ class TransientQueue:
         self._heap: list[tuple[int, int, bytes, dict[str, str], bool]] = []
         self._order = itertools.count()
         self._bindings: dict[Binding, tuple[jetsync.Subscription, threading.Thread]] = {}
+        # Changed by single steps of a set.
+        self._receiving: set[jetsync.Subscription] = set()
 
     @property
     def is_bound(self) -> bool:
         """Whether it gets messages of any exchange."""
         return bool(self._bindings)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages have arrived that `take` does not return yet."""
+        return bool(self._receiving) or any(
+            subscription.pending and thread.is_alive()
+            for subscription, thread in list(self._bindings.values())
+        )
 
     def bind(self, exchange: str, kind: str, routing_key: str) -> None:
         """Start to receive the messages of an exchange."""
@@ -320,10 +330,15 @@ class TransientQueue:
         self, priority: int, data: bytes, headers: dict[str, str], *, redelivered: bool = False
     ) -> None:
         """Add a message, which a thread may take at once."""
+        self._push(priority, data, headers, redelivered=redelivered)
+        self._on_ready()
+
+    def _push(
+        self, priority: int, data: bytes, headers: dict[str, str], *, redelivered: bool
+    ) -> None:
         with self._lock:
             order = -next(self._order) if redelivered else next(self._order)
             heapq.heappush(self._heap, (-priority, order, data, headers, redelivered))
-        self._on_ready()
 
     def take(self) -> Taken | None:
         """Return the message of the highest priority, or None."""
@@ -362,13 +377,13 @@ class TransientQueue:
         while True:
             try:
                 for message in subscription:
-                    headers = {name: str(value) for name, value in message.headers.items()}
-                    raw = envelope.decode(b"", headers, "")
-                    properties = raw["properties"]
-                    info = properties.get("delivery_info", {})
-                    if matches(kind, routing_key, str(info.get("routing_key") or "")):
-                        priority = int(properties.get("priority") or 0)
-                        self.add(priority, bytes(message.data), headers)
+                    self._receiving.add(subscription)
+                    try:
+                        self._receive(message, kind, routing_key)
+                    finally:
+                        self._receiving.discard(subscription)
+                        # Also if it is not for this queue: tasks may wait for it.
+                        self._on_ready()
                 return
             except jetsync.SlowConsumerError as error:
                 _logger.warning("kombu_messages_dropped", queue=self.name, error=str(error))
@@ -378,6 +393,14 @@ class TransientQueue:
             except Exception as error:  # noqa: BLE001 - of any program that publishes.
                 # A message of another program must not end the thread.
                 _logger.warning("kombu_message_ignored", queue=self.name, error=repr(error))
+
+    def _receive(self, message: jetsync.Message, kind: str, routing_key: str) -> None:
+        headers = {name: str(value) for name, value in message.headers.items()}
+        properties = envelope.decode(b"", headers, "")["properties"]
+        info = properties.get("delivery_info", {})
+        if matches(kind, routing_key, str(info.get("routing_key") or "")):
+            priority = int(properties.get("priority") or 0)
+            self._push(priority, bytes(message.data), headers, redelivered=False)
 
 
 def core_subject(prefix: str, exchange: str, routing_key: str | None) -> str:

@@ -19,8 +19,9 @@ from jetsync_celery import links
 from jetsync_celery.answers import Answers
 from jetsync_celery.channel import Channel
 from jetsync_celery.clients import CLIENTS
+from jetsync_celery.hidden import without_secrets
 from jetsync_celery.settings import Settings
-from jetsync_celery.sources import TransientQueue
+from jetsync_celery.sources import StoredQueue, TransientQueue
 from jetsync_celery.topology import Topology
 from jetsync_queue import ReceiverClosedError, WorkQueue
 
@@ -32,6 +33,9 @@ SCHEMES: Final = ("jetstream", links.SECURE)
 
 BELL_SIZE: Final = 4096
 """Bytes that one call reads of what `wake` has written."""
+
+LONGEST_HOLD: Final = 0.1
+"""Seconds that tasks wait at most for messages without a stream, of which there may be a flood."""
 
 FINISH_TIMEOUT: Final = 2.0
 """Seconds that the end of a channel waits for acknowledgements that are sent again."""
@@ -80,7 +84,9 @@ class Transport(virtual.Transport):
         self._ready = threading.Event()
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._hub: Hub | None = None
+        self._held_since: float | None = None
         self.settings = Settings.of(client.transport_options or {})
+        client.transport_options = without_secrets(client.transport_options or {})
         self.topology: Topology | None = None
         self.prefix = links.DEFAULT_PREFIX
 
@@ -266,7 +272,23 @@ class Transport(virtual.Transport):
         self._deliver_ready()
 
     def _deliver_ready(self) -> int:
-        return sum([channel.deliver() for channel in list(self.channels)])
+        # Remote control first: a task that was revoked before it was sent must not run.
+        count: int = sum([channel.deliver(TransientQueue) for channel in list(self.channels)])
+        if not self._is_held(has_delivered=count > 0):
+            count += sum([channel.deliver(StoredQueue) for channel in list(self.channels)])
+        return count
+
+    def _is_held(self, *, has_delivered: bool) -> bool:
+        """Whether tasks wait for messages without a stream, which have arrived before them."""
+        # After each such message, the queue or the channel calls `wake`.
+        if not has_delivered and not any(
+            queue.is_behind for queue in list(self._transients.values())
+        ):
+            self._held_since = None
+            return False
+        if self._held_since is None:
+            self._held_since = time.monotonic()
+        return time.monotonic() - self._held_since < LONGEST_HOLD
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, None

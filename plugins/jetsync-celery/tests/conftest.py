@@ -66,6 +66,7 @@ def failover_connection(url: str) -> Iterator[kombu.Connection]:
     """
     A connection whose first server does not exist.
     """
-    dead = f"jetstream://127.0.0.1:{free_port()}"
+    path = url.rpartition("/")[2]
+    dead = f"jetstream://127.0.0.1:{free_port()}/{path}"
     with kombu.Connection(f"{dead};{url}") as connection:
         yield connection
