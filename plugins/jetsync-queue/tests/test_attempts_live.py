@@ -5,6 +5,7 @@ What a job keeps from one attempt to the next, and what ends its attempts.
 from __future__ import annotations
 
 import _thread
+import signal
 import time
 
 import pytest
@@ -184,6 +185,11 @@ class TestSettling:
             ended.append(job.data)
 
         worker = queue.worker(handle)
-        with pytest.raises(KeyboardInterrupt):
-            worker.run()
+        # A shell that starts the tests in the background has SIGINT ignored.
+        old = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                worker.run()
+        finally:
+            signal.signal(signal.SIGINT, old)
         assert began == ended == [0]

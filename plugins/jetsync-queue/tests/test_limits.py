@@ -19,6 +19,7 @@ def test_a_handler_is_interrupted_at_its_time_limit(monkeypatch):
     attempts = queue.SimpleQueue()
 
     def spin(_):
+        attempts.put(None)
         while True:
             pass
 
@@ -30,6 +31,7 @@ def test_a_handler_is_interrupted_at_its_time_limit(monkeypatch):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     attempt = attempts.get(timeout=30)
+    assert attempts.get(timeout=30) is None
     assert attempt.due == 1005.0
     assert not attempt.act()
     thread.join(30)
