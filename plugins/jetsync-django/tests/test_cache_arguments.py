@@ -22,7 +22,11 @@ def ttl_of(cache, js, make_cache):
     """
     A function that returns the time-to-live of a key's value.
     """
-    return lambda key: js.key_value(make_cache.name).get(bucket_key(f":1:{key}")).ttl
+
+    def ttl_of(key, version=1):
+        return js.key_value(make_cache.name).get(bucket_key(f":{version}:{key}")).ttl
+
+    return ttl_of
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])
@@ -82,9 +86,9 @@ def test_each_method_takes_a_version(cache):
         cache.incr("set", version=3)
 
 
-def test_each_async_method_takes_a_version(cache):
+def test_async_methods_take_the_same_arguments(cache, ttl_of):
     """
-    The async methods change and read the same version as the others.
+    The async methods change and read the same version as the others, with the same timeout.
     """
 
     async def use():
@@ -95,4 +99,5 @@ def test_each_async_method_takes_a_version(cache):
 
     cache.set_many({"a": 10, "b": 20})
     assert asyncio.run(use()) == {"a": 6, "c": 3}
+    assert ttl_of("c", version=2) == 100
     assert cache.get_many(["a", "b", "c"]) == {"a": 10, "b": 20}
