@@ -107,6 +107,49 @@ class TestAttempts:
 
 
 class TestSettling:
+    @pytest.mark.parametrize(
+        ("settle", "stores"),
+        [
+            ("ack", [jetsync.KeyValue, jetsync.Message]),
+            ("retry", [jetsync.JetStream, jetsync.Message]),
+            ("reject", [jetsync.JetStream, jetsync.KeyValue, jetsync.Message]),
+            ("requeue", [jetsync.KeyValue, jetsync.Message]),
+        ],
+    )
+    def test_a_job_is_not_settled_before_its_outcome_is_stored(
+        self, open_queue, monkeypatch, settle, stores
+    ):
+        """
+        If a step of it fails, the job stays and is kept alive, and can be settled again.
+        """
+        queue = open_queue(track=settle == "requeue")
+        job = queue.put(1)
+
+        def refuse(*_, **__):
+            raise jetsync.DisconnectedError
+
+        with queue.receive() as receiver:
+            found = receiver.get(timeout=30)
+            for kind, names in (
+                (jetsync.JetStream, ["publish"]),
+                (jetsync.KeyValue, ["put", "modify"]),
+                (jetsync.Message, ["ack", "term", "nak"]),
+            ):
+                with monkeypatch.context() as patch:
+                    for name in names:
+                        patch.setattr(kind, name, refuse)
+                    if kind in stores:
+                        with pytest.raises(jetsync.DisconnectedError):
+                            getattr(found, settle)()
+                assert not found.is_settled
+                assert receiver.unsettled == 1
+                assert is_stored(queue, found.sequence)
+            getattr(found, settle)()
+            assert receiver.unsettled == 0
+            if settle in {"retry", "requeue"}:
+                receiver.get(timeout=30).ack()
+        assert job.status().state == ("dead" if settle == "reject" else "succeeded")
+
     def test_a_confirmed_job_is_gone_when_the_call_returns(self, queue):
         """
         So it does not run again, even if the process dies at once.
