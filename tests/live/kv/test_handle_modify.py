@@ -357,13 +357,31 @@ class TestLostAnswers:
 
     def test_a_stream_that_forgets_ids_too_soon(self, cut, kv):
         """
-        If its duplicate window may end before a copy arrives, the outcome is unknown.
+        If its duplicate window may end before a copy arrives, no plugin sends the change again.
         """
         kv.stream.update(duplicate_window=30.0)
-        other, change, _ = cut(to_client=0)
+        other, change, _ = cut(RetryPlugin(), to_client=0)
         with pytest.raises(jetsync.PublishOutcomeUnknownError):
             other.modify("a", change, timeout=20)
         assert kv.get("a").value == b"1"
+
+    def test_a_mirror(self, js, kv, unique, proxied):
+        """
+        The duplicate window of the origin is not known, so no plugin sends the change again.
+        """
+        mirror = js.create_key_value(f"{unique}-m", mirror=kv.bucket, storage="memory")
+        through, proxy = proxied(RetryPlugin())
+        other = through.key_value(mirror.bucket)
+
+        def change(entry):
+            proxy.cut_after(reset=True, to_client=0)
+            return increment(entry)
+
+        try:
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                other.modify("a", change, timeout=20)
+        finally:
+            js.delete_key_value(mirror.bucket)
 
     @pytest.mark.parametrize("where", ["to_client", "to_server"])
     def test_a_plugin_that_sends_changes_again(self, cut, kv, where):
