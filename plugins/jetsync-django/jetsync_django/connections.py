@@ -37,10 +37,15 @@ def connect_options(servers: Any, connect: Any, setting: str) -> ConnectOptions:
         ImproperlyConfigured: An option is unknown or invalid.
     """
     given: Mapping[str, Any] = {} if connect is None else connect
-    if not isinstance(given, dict) or "servers" in given:
+    # The errors do not show CONNECT, which may have a password.
+    if not isinstance(given, dict):
         raise ImproperlyConfigured(
-            f"{setting}: CONNECT must be a dict of options of jetsync.connect without 'servers',"
-            f" not {connect!r}"
+            f"{setting}: CONNECT must be a dict of options of jetsync.connect, not"
+            f" {type(connect).__name__}"
+        )
+    if "servers" in given:
+        raise ImproperlyConfigured(
+            f"{setting}: CONNECT cannot have 'servers': use SERVERS, or LOCATION of a cache"
         )
     options = {"name": NAME, **given, "after_fork": "reconnect"}
     try:

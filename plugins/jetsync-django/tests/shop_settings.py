@@ -9,7 +9,8 @@ import os
 SECRET_KEY = "throw-away"
 USE_TZ = True
 INSTALLED_APPS = ["jetsync_django"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+_DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+DATABASES = {"default": _DATABASE, "archive": {**_DATABASE}}
 
 
 def tasks_of(url: str, prefix: str, **options: object) -> dict[str, object]:

@@ -50,6 +50,13 @@ def unserializable():
     return object()
 
 
+@task
+def spin():
+    """Run without an end."""
+    while True:
+        time.sleep(0.005)
+
+
 @task(takes_context=True)
 def tell(context):
     """Fail twice, and return what the context says in the third attempt."""

@@ -33,7 +33,7 @@ class Attempt:
     def __init__(self, delivery: Delivery, timeout: float | None, grace: float) -> None:
         self.delivery = delivery
         self._lock = jetsync.interrupt_safe_lock()
-        self.ident = threading.get_ident()
+        self.thread = threading.current_thread()
         self._limits = [] if timeout is None else [timeout + grace, timeout]
         self._began = time.monotonic()
         self._is_interrupted = False
@@ -63,7 +63,7 @@ class Attempt:
         with self._lock:
             self.is_over = True
         if self._is_interrupted:
-            raise_in(self.ident, None)
+            raise_in(self.thread, None)
 
     def act(self) -> bool:
         """Interrupt the handler, or give it up: then return True."""
@@ -75,7 +75,7 @@ class Attempt:
                 self.is_abandoned = True
             else:
                 self._is_interrupted = True
-                raise_in(self.ident, JobTimeoutError)
+                raise_in(self.thread, JobTimeoutError)
             return self.is_abandoned
 
 
@@ -128,10 +128,10 @@ class Clock:
                     self._on_abandon(attempt)
 
 
-def raise_in(ident: int, error: type[BaseException] | None) -> None:
+def raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
     """
     Raise an exception in another thread at its next step; None takes back one that is not raised.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(ident), None if error is None else ctypes.py_object(error)
+        ctypes.c_ulong(thread.ident or 0), None if error is None else ctypes.py_object(error)
     )

@@ -272,10 +272,6 @@ class Records:
             headers=record.get("headers", {}),
         )
 
-    def delete(self, job: str) -> None:
-        """Remove the record of a job."""
-        self.bucket.purge(self._names.record(job), ttl=60.0)
-
     def count_start(self, sequence: int) -> int:
         """
         Count a start of a job that the server has delivered more than once; return the new count.
@@ -300,15 +296,11 @@ def _body(record: dict[str, Any]) -> bytes:
     return encode(record, "the record of a job")[0]
 
 
-def finished(
-    state: str, *, attempts: int, value: object = None, errors: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
+def finished(state: str, *, attempts: int, value: object = None) -> dict[str, Any]:
     """
     Return the record of a job that has ended.
     """
     record: dict[str, Any] = {"state": state, "attempts": attempts, "finished": now()}
     if state == SUCCEEDED:
         record |= to_fields(value)
-    if errors:
-        record["errors"] = errors[-MOST_ERRORS:]
     return record

@@ -86,15 +86,20 @@ class Worker:
     be used once. Thread-safe.
     """
 
-    # Threads: any, its own, and the clock. Locks: `_lock` protects the counters and the threads.
+    # Threads: any, its own, and the clock. Locks: `_lock` protects the counters and the threads. It
+    # is taken by its own name, because Ctrl-C inside `Condition.__enter__` would leave it held.
 
     def __init__(self, core: Core, options: WorkerOptions) -> None:
         self._core = core
         self._options = options
         self._name = options.name or f"{socket.gethostname()}-{os.getpid()}"
         self._lock = jetsync.interrupt_safe_lock()
+        self._changed = threading.Condition(self._lock)
         self._statistics = WorkerStatistics()
+        # Those that have not ended, and were not given up. Each one removes itself. `Thread.join`
+        # would not do: until Python 3.12, Ctrl-C inside it marks a thread that runs as ended.
         self._threads: list[threading.Thread] = []
+        self._started = 0
         self._receiver: Receiver | None = None
         self._clock: Clock | None = None
         self._error: BaseException | None = None
@@ -181,11 +186,12 @@ class Worker:
             raise jetsync.ConflictingUseError(
                 "a handler cannot wait for its own worker: call request_stop"
             )
-        while (running := self._running()) is not None:
-            left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
-            if left <= 0.0:
-                return False
-            running.join(min(left, SIGNAL_CHECK))
+        with self._lock:
+            while self._threads:
+                left = SIGNAL_CHECK if limit is None else limit - time.monotonic()
+                if left <= 0.0:
+                    return False
+                self._changed.wait(min(left, SIGNAL_CHECK))
         return True
 
     def stop(self, *, timeout: float | dt.timedelta | None = None) -> bool:
@@ -229,17 +235,31 @@ class Worker:
 
     def _start_thread(self) -> None:
         with self._lock:
-            number = len(self._threads) + 1
+            self._started += 1
             thread = threading.Thread(
-                target=self._work, name=f"jetsync-queue-worker-{number}", daemon=True
+                target=self._run_thread, name=f"jetsync-queue-worker-{self._started}", daemon=True
             )
             self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            # Ctrl-C may also come after the thread has started, which removes itself then.
+            if thread.ident is None:
+                self._remove(thread)
+            raise
 
-    def _running(self) -> threading.Thread | None:
-        """Return a thread that has not ended and was not given up."""
+    def _run_thread(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._remove(threading.current_thread())
+
+    def _remove(self, thread: threading.Thread) -> None:
+        """Do not wait for a thread any more."""
         with self._lock:
-            return next((thread for thread in self._threads if thread.is_alive()), None)
+            if thread in self._threads:
+                self._threads.remove(thread)
+            self._changed.notify_all()
 
     def _work(self) -> None:
         receiver = self._receiver
@@ -295,9 +315,8 @@ class Worker:
             job=attempt.delivery.id,
             timeout=self._options.timeout,
         )
-        with self._lock:
-            self._threads = [each for each in self._threads if each.ident != attempt.ident]
         self._start_thread()
+        self._remove(attempt.thread)
         limit = f"the handler did not end within {self._options.timeout:g} seconds"
         self._finish(attempt.delivery, None, JobTimeoutError(limit))
 

@@ -74,10 +74,13 @@ class TestPut:
         """
         A second job with the same id is not stored, whether the first one waits or has a delay.
         """
-        assert not queue.put(1, job_id="a@b.c").duplicate
+        first = queue.put(1, job_id="a@b.c")
+        assert not first.duplicate
+        assert first.sequence == queue.stream.info().state.last_seq
         assert not queue.put(2, job_id="later", delay=100, msg_id="one").duplicate
 
-        assert queue.put(1, job_id="a@b.c").duplicate
+        again = queue.put(1, job_id="a@b.c")
+        assert (again.duplicate, again.sequence) == (True, None)
         assert queue.put(2, job_id="later", delay=50, msg_id="two").duplicate
         assert queue.statistics() == QueueStatistics(1, 0, 1, 0, 0)
 
@@ -257,7 +260,7 @@ class TestCancel:
         assert not queue.cancel("unknown")
         assert queue.statistics().waiting == 1
 
-    def test_purge_and_delete_remove_only_jobs_of_the_queue(self, queue, open_queue):
+    def test_purge_and_delete_remove_only_jobs_of_the_queue(self, queue, open_queue, js):
         """
         Other queues of the prefix keep theirs.
         """
@@ -271,4 +274,5 @@ class TestCancel:
         take(queue)
         queue.delete()
         assert queue.statistics() == QueueStatistics(0, 0, 0, 0, 0)
+        assert WorkQueue.names(js, prefix=queue.prefix) == ["other"]
         assert other.statistics() == QueueStatistics(1, 0, 1, 0, 0)

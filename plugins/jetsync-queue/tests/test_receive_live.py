@@ -70,7 +70,10 @@ class TestTaking:
         The limit can be raised, and a settled job makes room.
         """
         queue.put_many(range(5))
-        with queue.receive(prefetch=1, ahead=5) as receiver:
+        with queue.receive(prefetch=0, ahead=5) as receiver:
+            assert receiver.wait_ready(timeout=30)
+            assert receiver.get() is None
+            receiver.prefetch = 1
             first = receiver.get(timeout=30)
             assert receiver.get(timeout=0.1) is None
             receiver.prefetch = 2

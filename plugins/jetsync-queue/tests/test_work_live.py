@@ -74,8 +74,9 @@ class TestResults:
         The job stays, and its result can be waited for again.
         """
         job = queue.put(1)
-        with pytest.raises(ResultTimeoutError):
-            job.result(timeout=0.05)
+        for timeout in (0.05, 0):
+            with pytest.raises(ResultTimeoutError, match=f"after {timeout} seconds"):
+                job.result(timeout=timeout)
         with queue.worker(lambda _: 5):
             assert job.result(timeout=30) == 5
 
@@ -239,18 +240,23 @@ class TestLimits:
         """
         The worker goes on with another thread, and ignores the late result.
         """
+        late = []
 
         def stuck(job):
             if job.data == "stuck":
+                late.append(threading.current_thread())
                 # One call of the operating system, and no lock that an exception could leave held.
                 time.sleep(3)
             return job.data
 
         first, second = queue.put("stuck"), queue.put("quick")
-        with queue.worker(stuck, timeout=0.1, grace=0.1):
+        with queue.worker(stuck, timeout=0.1, grace=0.1) as worker:
             with pytest.raises(JobFailedError, match="did not end"):
                 first.result(timeout=30)
             assert second.result(timeout=30) == "quick"
+            late[0].join(30)
+        found = worker.statistics
+        assert (found.dead, found.succeeded, found.retried) == (1, 1, 0)
 
     def test_a_quick_handler_never_sees_the_limit(self, queue):
         """

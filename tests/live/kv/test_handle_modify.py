@@ -5,6 +5,7 @@ Changes of keys with a function, on real servers.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -175,6 +176,26 @@ class TestTimeToLive:
         with pytest.raises(jetsync.InvalidTtlError, match="would reappear"):
             kv.modify("a", increment, ttl=60)
         assert kv.status().last_revision == 1
+        kv.delete("a")
+        assert kv.modify("a", increment, ttl=60) == 3
+
+    def test_the_time_to_live_may_depend_on_the_change(self, kv):
+        """
+        Its function is called after that of the value, and not if the key stays as it is.
+        """
+        calls = []
+
+        def change(_):
+            calls.append("change")
+            return b"" if len(calls) == 1 else None
+
+        def ttl(_):
+            calls.append("ttl")
+            return 60
+
+        for _ in range(2):
+            kv.modify("a", change, ttl=ttl)
+        assert calls == ["change", "ttl", "change"]
 
 
 class TestLostRaces:
@@ -211,12 +232,15 @@ class TestLostRaces:
         assert found == [None, b"5", None]
         assert kv.get("a").value == b"1"
 
-    def test_the_timeout_ends_the_attempts(self, kv):
+    def test_the_timeout_ends_the_attempts(self, kv, monkeypatch):
         """
         If other clients change the key each time, the error has its last revision.
         """
+        monkeypatch.setattr("jetsync.kv.handle.LONGEST_CONFLICT_PAUSE", 0.01)
+        until = time.monotonic() + 30
 
         def change(_):
+            assert time.monotonic() < until
             kv.put("a", b"other")
             return b"own"
 
@@ -226,6 +250,21 @@ class TestLostRaces:
         assert last.value == b"other"
         assert (caught.value.key, caught.value.last_sequence) == ("a", last.revision)
         assert caught.value.expected == last.revision - 1
+
+    def test_the_waits_grow(self, kv, monkeypatch):
+        """
+        Clients that lose races often wait longer, up to half a second.
+        """
+        waits = []
+        monkeypatch.setattr("random.uniform", lambda *limits: waits.append(limits) or 0.0)
+
+        def change(_):
+            if len(waits) < 8:
+                kv.put("a", b"other")
+            return b"own"
+
+        kv.modify("a", change, timeout=60)
+        assert waits == [(0.0, min(0.01 * 2**step, 0.5)) for step in range(8)]
 
     def test_a_wait_ends_when_the_client_closes(self, kv, nats_server, monkeypatch):
         """
@@ -300,12 +339,14 @@ class TestLostAnswers:
         """
         If another client has changed the key since, the outcome is unknown.
         """
+        changes = []
         other, change, calls = cut(to_client=0)
         leader_get = bucket_module.leader_get
 
         def later(*arguments):
-            if calls:
-                kv.put("a", b"later")
+            if calls and not changes:
+                changes.append(b"later")
+                kv.modify("a", lambda _: b"later")
             return leader_get(*arguments)
 
         monkeypatch.setattr(bucket_module, "leader_get", later)
@@ -313,6 +354,34 @@ class TestLostAnswers:
             other.modify("a", change, timeout=20)
         assert len(calls) == 1
         assert kv.get("a", 1).value == b"1"
+
+    def test_a_stream_that_forgets_ids_too_soon(self, cut, kv):
+        """
+        If its duplicate window may end before a copy arrives, no plugin sends the change again.
+        """
+        kv.stream.update(duplicate_window=30.0)
+        other, change, _ = cut(RetryPlugin(), to_client=0)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            other.modify("a", change, timeout=20)
+        assert kv.get("a").value == b"1"
+
+    def test_a_mirror(self, js, kv, unique, proxied):
+        """
+        The duplicate window of the origin is not known, so no plugin sends the change again.
+        """
+        mirror = js.create_key_value(f"{unique}-m", mirror=kv.bucket, storage="memory")
+        through, proxy = proxied(RetryPlugin())
+        other = through.key_value(mirror.bucket)
+
+        def change(entry):
+            proxy.cut_after(reset=True, to_client=0)
+            return increment(entry)
+
+        try:
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                other.modify("a", change, timeout=20)
+        finally:
+            js.delete_key_value(mirror.bucket)
 
     @pytest.mark.parametrize("where", ["to_client", "to_server"])
     def test_a_plugin_that_sends_changes_again(self, cut, kv, where):
