@@ -62,7 +62,7 @@ def test_no_task_is_lost_when_workers_and_servers_are_killed(
     """
     log = tmp_path / "log"
     log.touch()
-    campaign = Campaign(log, ACK_WAIT)
+    campaign = Campaign(log, ACK_WAIT, servers)
     sent: list[str] = []
     is_over = threading.Event()
     with DevServer(cluster=servers) as server:
