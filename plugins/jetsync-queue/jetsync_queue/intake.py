@@ -38,7 +38,7 @@ KEEP_ALIVE_AFTER: Final = 3
 NOTICE: Final = 0.25
 """Seconds within which the loss of a connection is noticed. No server starts again much sooner."""
 
-LOOK: Final = 0.1
+LOOK: Final = 0.05
 """Seconds between two looks for a server that cannot be reached. A server that starts again looks
 for jobs whose ack wait is over after 0.5 to 1.5 s, and must know by then which ones are alive."""
 
@@ -49,6 +49,9 @@ acknowledged yet what they have done meanwhile."""
 SILENCE: Final = 1.0
 """Seconds without an answer after which the leader of a consumer is taken for lost. The next one
 takes 4 to 7 s."""
+
+LONG_SILENCE: Final = 10.0
+"""Seconds after which a server that does not answer may only be slow."""
 
 SIGNAL_CHECK: Final = 0.5
 """Longest wait in one call, in seconds. Python may miss a signal right before a longer one."""
@@ -425,7 +428,8 @@ class Intake:
         of_step = [delivery for delivery in due if delivery.priority == step.priority]
         if not of_step:
             return True
-        is_reachable = step.is_reachable()
+        is_late = time.monotonic() - self._last_reached > LONG_SILENCE
+        is_reachable = step.is_reachable(is_late=is_late)
         for delivery in of_step:
             if not self.core.js.is_connected:
                 return False

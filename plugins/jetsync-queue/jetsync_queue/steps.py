@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 PAUSE: Final = 1.0
 """Seconds before a step fetches again after an error."""
 
-ANSWER: Final = 0.3
-"""Seconds for an answer of the server that has the consumer. Its grace after a start is 0.5 s."""
+ANSWER: Final = 0.15
+"""Seconds for an answer of the server that has the consumer, or four times as long as the last
+answer took. A server that starts again waits 0.5 s for reports of progress."""
+
+LATE_ANSWER: Final = 5.0
+"""Seconds for an answer of a server that has been silent for long, because it may be slow."""
 
 UNREACHABLE: Final = (
     jetsync.ConnectionLostError,
@@ -56,6 +60,8 @@ class Step:
         self.held: deque[tuple[Delivery, float]] = deque()
         self.is_wanted: bool = True
         self._consumer: jetsync.Consumer | None = None
+        # Seconds in which the server has to answer.
+        self._patience = ANSWER
         # None as soon as the receiver has ended it.
         self.consumption: jetsync.Consumption | None = None
         # Seconds, as the server has it.
@@ -85,7 +91,9 @@ class Step:
         intake = self._intake
         consumer = self._consumer
         if consumer is None:
+            began = time.monotonic()
             consumer = self._consumer = intake.core.consumer(self.priority)
+            self._patience = max(ANSWER, 4.0 * (time.monotonic() - began))
             self.ack_wait = consumer.cached_info.config.ack_wait or self.ack_wait
         consumption = consumer.consume(max_messages=intake.ahead)
         with consumption:
@@ -96,12 +104,14 @@ class Step:
                     return True
         return self.consumption is None
 
-    def is_reachable(self) -> bool:
-        """Return whether a server has the consumer now. Waits at most :data:`ANSWER` seconds."""
+    def is_reachable(self, *, is_late: bool) -> bool:
+        """Return whether a server has the consumer now; wait longer if it has been silent."""
         consumer = self._consumer
+        began = time.monotonic()
         try:
             if consumer is not None:
-                consumer.info(timeout=ANSWER)
+                consumer.info(timeout=LATE_ANSWER if is_late else self._patience)
+                self._patience = max(ANSWER, 4.0 * (time.monotonic() - began))
         except UNREACHABLE:
             return False
         except jetsync.JetSyncError as error:

@@ -12,7 +12,7 @@ import pytest
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import eventually
-from jetsync_queue import ReceiverClosedError, WorkQueue, intake
+from jetsync_queue import ReceiverClosedError, WorkQueue, intake, steps
 from jetsync_queue.delivery import Delivery
 from jetsync_queue.steps import Step
 
@@ -230,12 +230,39 @@ class TestOutages:
         with queue.receive() as receiver:
             job = receiver.get(timeout=30)
             has_stopped = note_end(monkeypatch)
-            monkeypatch.setattr(Step, "is_reachable", lambda _: False)
+            monkeypatch.setattr(Step, "is_reachable", lambda *_, **__: False)
             assert has_stopped.wait(30)
             queue.put(2)
             assert receiver.get(timeout=1) is None
-            monkeypatch.setattr(Step, "is_reachable", lambda _: True)
+            monkeypatch.setattr(Step, "is_reachable", lambda *_, **__: True)
             assert receiver.get(timeout=30).data == 2
+            job.ack()
+
+    def test_a_server_that_is_only_slow_is_reachable(self, queue, monkeypatch):
+        """
+        After a long silence, the receiver waits longer for an answer, and then always.
+        """
+        waits = []
+        info = jetsync.Consumer.info
+
+        def answer(consumer, *, timeout):
+            waits.append(timeout)
+            if timeout < 1.0:
+                raise jetsync.RequestTimeoutError("info", timeout)
+            time.sleep(0.3)
+            return info(consumer)
+
+        monkeypatch.setattr(intake, "KEEP_ALIVE_AFTER", 0.0)
+        monkeypatch.setattr(intake, "LONG_SILENCE", 1.5)
+        queue.put(1)
+        with queue.receive() as receiver:
+            job = receiver.get(timeout=30)
+            has_stopped = note_end(monkeypatch)
+            monkeypatch.setattr(jetsync.Consumer, "info", answer)
+            assert has_stopped.wait(30)
+            queue.put(2)
+            assert receiver.get(timeout=30).data == 2
+            eventually(lambda: waits[-1] not in {steps.ANSWER, steps.LATE_ANSWER})
             job.ack()
 
     def test_progress_is_reported_again_until_the_consumer_can_be_reached(self, queue, monkeypatch):
@@ -243,7 +270,7 @@ class TestOutages:
         Servers do not confirm reports, and nothing gets them while there is no leader.
         """
         answers = iter([False, False, True])
-        monkeypatch.setattr(Step, "is_reachable", lambda _: next(answers, True))
+        monkeypatch.setattr(Step, "is_reachable", lambda *_, **__: next(answers, True))
         monkeypatch.setattr(intake, "KEEP_ALIVE_AFTER", 0.0)
         reports = []
         monkeypatch.setattr(Delivery, "extend", lambda _: reports.append(time.monotonic()))

@@ -10,6 +10,7 @@ import time
 import pytest
 
 import jetsync
+from jetsync.testing import eventually
 from jetsync_queue import JobCancelledError, QueueError, QueueStatistics, WorkQueue
 
 pytestmark = pytest.mark.live
@@ -201,7 +202,8 @@ class TestTime:
 
         assert found.is_settled
         assert job.status().state == "expired"
-        assert queue.statistics().open == 0
+        # The acknowledgement is not confirmed.
+        eventually(lambda: queue.statistics().open == 0)
 
     def test_the_server_removes_expired_jobs(self, queue):
         """
