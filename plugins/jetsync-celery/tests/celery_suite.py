@@ -30,7 +30,10 @@ BACKEND: Final = "redis-jetstream"
 
 SLOW: Final = "its tasks take longer than its limit of 20 s if the worker has one process"
 
+RACE: Final = "it sets a variable after it has sent the task, which may have run by then"
+
 EXPECTED: Final[dict[str, str]] = {
+    "test_task_replacement::test_replaced_task_nesting_level_0": RACE,
     "test_tasks::test_revoked_by_headers_complex_canvas": SLOW,
     "test_task_redis_result_backend::test_asyncresult_forget_cancels_subscription": (
         "it asks Redis for its channels"
@@ -50,6 +53,7 @@ EXPECTED: Final[dict[str, str]] = {
 """The tests that fail on JetStream, each with the reason."""
 
 EXPECTED_ON_REDIS: Final[dict[str, str]] = {
+    "test_task_replacement::test_replaced_task_nesting_level_0": RACE,
     "test_tasks::test_revoked_by_headers_complex_canvas": SLOW,
 }
 """The tests that fail on Redis, beside those that Celery expects to fail there."""
@@ -67,8 +71,8 @@ class Expectations:
         for item in items:
             name = item.nodeid.partition("::")[2]
             if name in self._reasons:
-                # A test whose subtests fail passes itself.
-                strict = "subtests" not in item.fixturenames
+                # A test whose subtests fail passes itself, and two depend on the load.
+                strict = "subtests" not in item.fixturenames and self._reasons[name] != RACE
                 item.add_marker(pytest.mark.xfail(reason=self._reasons[name], strict=strict))
 
 
