@@ -155,8 +155,8 @@ class Answers:
                 _logger.info("celery_acknowledgement_repeated", error=str(error))
                 return False
             _logger.warning("celery_acknowledgement_failed", error=str(error))
-        except jetsync.JetSyncError as error:
-            _logger.warning("celery_acknowledgement_failed", error=str(error))
+        except Exception as error:  # noqa: BLE001 - other answers need the thread.
+            _logger.warning("celery_acknowledgement_failed", error=repr(error))
         else:
             return True
         answer.give_up()

@@ -89,10 +89,14 @@ def test_an_answer_that_cannot_be_sent_is_given_up(
     At once if it is refused, and after a while if the consumer does not exist any more.
     """
     monkeypatch.setattr(module, "GIVE_UP", 0.1)
-    for error in (jetsync.PermissionDeniedError("x", "publish"), jetsync.NoRespondersError("x")):
+    for error in (
+        jetsync.PermissionDeniedError("x", "publish"),
+        jetsync.NoRespondersError("x"),
+        ValueError(),
+    ):
         is_given_up = threading.Event()
 
-        def send(_: float | None, error: jetsync.JetSyncError = error) -> None:
+        def send(_: float | None, error: Exception = error) -> None:
             raise error
 
         answers.send(send, is_given_up.set)
