@@ -48,11 +48,6 @@ T = TypeVar("T")
 # server 0.4 us per message. With twice as many, nothing is gained.
 BLOCK: Final = 256
 
-# The same while the server has no message of the batch to work on: it often sends two acks at once,
-# after the last message in flight. From these acks to the next write, a full block takes 0.18 ms,
-# and this one 0.13 ms. The server stores it while the next block is staged.
-FIRST_BLOCK: Final = 32
-
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
 
@@ -117,8 +112,6 @@ class FastLink:
         self._ticks = False
         # Whether a call has written since the last tick.
         self._has_written = False
-        # How many messages fill a block.
-        self._block = BLOCK
         # The key of the batch in `_batches`, while the server may still refuse its messages.
         self.key: Final[str] = self.engine.batch_id
         self._batches = connection.refusals.batches
@@ -163,7 +156,7 @@ class FastLink:
         engine, stage, stream = self.engine, self.stage, self.stream
         stream.deadline = deadline
         while self._make_room(deadline):
-            is_full = stage.count >= self._block or stage.size >= MOST_STAGED_BYTES
+            is_full = stage.count >= BLOCK or stage.size >= MOST_STAGED_BYTES
             # Staged messages do not wait for the lookup of a new subject's stream.
             is_new = not stream.encoder.knows(subject_of(item))
             if (is_full or (is_new and stage.count)) and not self._write(b"", deadline):
@@ -238,8 +231,7 @@ class FastLink:
             # Before the stage is open, which needs the ticks.
             self._lane.later(0.0 if stage.count else STAGING_PAUSE, self._tick)
             self._ticks = True
-        self._block = BLOCK if stage.done > self.ledger.covered else FIRST_BLOCK
-        places = min(self.engine.room, self._block - stage.count)
+        places = min(self.engine.room, BLOCK - stage.count)
         stage.allow(self.ledger.sent, places, self.stream.encoder.limit, MOST_STAGED_BYTES)
         if self.closed or self._box.ready or self._lane.outbox.reason is not None:
             stage.stop()
