@@ -75,6 +75,8 @@ class Answers:
         self._client = client
         self._lock = jetsync.interrupt_safe_lock()
         self._changed = threading.Condition(self._lock)
+        # Apart, so that the end of one acknowledgement does not wake all idle threads.
+        self._finished = threading.Condition(self._lock)
         self._waiting: deque[Answer] = deque()
         # Of these threads, and how many of them wait for something to send.
         self._threads = 0
@@ -117,7 +119,7 @@ class Answers:
         """If there is a connection, wait until nothing is left to send, at most some seconds."""
         if self._client.is_connected:
             with self._lock:
-                self._changed.wait_for(
+                self._finished.wait_for(
                     lambda: not self._waiting and self._idle == self._threads, timeout
                 )
 
@@ -132,14 +134,14 @@ class Answers:
         """Return what to send next; None if the thread is to end."""
         with self._lock:
             self._idle += 1
-            self._changed.notify_all()
+            self._finished.notify_all()
             self._changed.wait_for(lambda: self._waiting, IDLE)
             self._idle -= 1
             if not self._waiting or self._client.is_closed:
                 # Without the client, the server delivers the tasks again.
                 self._waiting.clear()
                 self._threads -= 1
-                self._changed.notify_all()
+                self._finished.notify_all()
                 return None
             return self._waiting.popleft()
 

@@ -8,7 +8,6 @@ be shared by threads, so one is enough. Under gevent and eventlet only one can r
 from __future__ import annotations
 
 import os
-import threading
 from typing import Final
 
 import attrs
@@ -75,7 +74,8 @@ class Clients:
             client.close()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        # Time limits of Celery raise in signal handlers.
+        self._lock = jetsync.interrupt_safe_lock()
         self._shared: list[Shared] = []
 
 

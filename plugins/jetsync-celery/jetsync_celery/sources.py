@@ -71,8 +71,6 @@ class StoredMessage:
     answers: Answers
     receiver: jetsync_queue.Receiver
     keep_dead: bool
-    is_alone: bool = False
-    """Whether the receiver took only this message."""
 
     def ack(self) -> None:
         """Remove the message from its queue."""
@@ -83,7 +81,11 @@ class StoredMessage:
         reason = "rejected by the consumer"
         self._settle(lambda _: self.delivery.reject(reason, dead=self.keep_dead))
 
-    def requeue(self) -> None:
+    def bury(self, reason: str) -> None:
+        """Keep the message as a dead job."""
+        self._settle(lambda _: self.delivery.reject(reason, dead=True))
+
+    def requeue(self, delay: float | None = None) -> None:
         """
         Give the message back to the server.
 
@@ -91,23 +93,17 @@ class StoredMessage:
         back later may be with another worker then, and would be taken away from it.
         """
         if self.answers.is_connected:
-            self._settle(lambda _: self.delivery.requeue())
+            self._settle(lambda _: self.delivery.requeue(delay=delay))
         else:
             self.receiver.forget(self.delivery)
-            self._close()
 
     def _settle(self, answer: Callable[[float | None], object]) -> None:
         def settle(timeout: float | None) -> None:
             if not self.delivery.is_settled:
                 answer(timeout)
-            self._close()
 
         # The server delivers a message again that cannot be settled and is not kept alive.
         self.answers.send(settle, lambda: self.receiver.forget(self.delivery))
-
-    def _close(self) -> None:
-        if self.is_alone:
-            self.receiver.close()
 
 
 class StoredQueue:
@@ -166,9 +162,8 @@ class StoredQueue:
         while self._arrived:
             _, _, delivery = heapq.heappop(self._arrived)
             message = StoredMessage(delivery, self._answers, self._receiver, self._keep_dead)
-            if not delivery.is_expired:
-                return taken_from(message)
-            _drop_expired(message)
+            if (taken := taken_from(message)) is not None:
+                return taken
         return None
 
     def stop(self) -> None:
@@ -195,11 +190,11 @@ def get_one(queue: jetsync_queue.WorkQueue, answers: Answers, *, keep_dead: bool
         # Those that were just given back count as running.
         timeout = GET_TIMEOUT if found.waiting else GET_TIMEOUT / 5.0
         while (delivery := receiver.get(timeout=timeout)) is not None:
-            message = StoredMessage(delivery, answers, receiver, keep_dead, is_alone=True)
-            if not delivery.is_expired:
-                return taken_from(message)
-            _drop_expired(message)
+            message = StoredMessage(delivery, answers, receiver, keep_dead)
+            if (taken := taken_from(message)) is not None:
+                return taken
     finally:
+        # Its threads end when the message is settled.
         receiver.stop()
     return None
 
@@ -216,11 +211,39 @@ PAUSE: Final = 0.002
 AHEAD: Final = 16
 """Most messages of each priority that are fetched before kombu asks for them."""
 
+READ_AGAIN: Final = 1.0
+"""Seconds until a message is delivered again whose data could not be loaded."""
 
-def taken_from(message: StoredMessage) -> Taken:
+GONE: Final = (jetsync.ObjectNotFoundError, jetsync.ObjectStoreNotFoundError)
+"""Errors that say that the data of a message no longer exists."""
+
+
+def taken_from(message: StoredMessage) -> Taken | None:
     """
-    Return a job as a message for kombu.
+    Return a job as a message for kombu; None if it has expired or cannot be read.
+
+    An error here would stop the worker, and the next one that gets the job, too.
     """
+    try:
+        if not message.delivery.is_expired:
+            return _decoded(message)
+    except GONE as error:
+        failure: Exception = error
+    except jetsync.JetSyncError as error:
+        _logger.warning("kombu_message_given_back", job=message.delivery.id, error=repr(error))
+        message.requeue(delay=READ_AGAIN)
+        return None
+    except Exception as error:  # noqa: BLE001 - of any program that publishes.
+        failure = error
+    else:
+        attrs.evolve(message, keep_dead=False).reject()
+        return None
+    _logger.error("kombu_message_unreadable", job=message.delivery.id, error=repr(failure))
+    message.bury(f"it cannot be read: {failure!r}")
+    return None
+
+
+def _decoded(message: StoredMessage) -> Taken:
     delivery = message.delivery
     tag = f"{delivery.sequence}.{next(_tags)}"
     data = delivery.data
@@ -231,10 +254,6 @@ def taken_from(message: StoredMessage) -> Taken:
         redelivered=delivery.deliveries > 1,
     )
     return Taken(tag, raw, message)
-
-
-def _drop_expired(message: StoredMessage) -> None:
-    attrs.evolve(message, keep_dead=False, is_alone=False).reject()
 
 
 @attrs.frozen
@@ -398,7 +417,10 @@ class TransientQueue:
         headers = {name: str(value) for name, value in message.headers.items()}
         properties = envelope.decode(b"", headers, "")["properties"]
         info = properties.get("delivery_info", {})
-        if matches(kind, routing_key, str(info.get("routing_key") or "")):
+        # The second check also refuses a header that is no time, which `take` could not read.
+        if matches(
+            kind, routing_key, str(info.get("routing_key") or "")
+        ) and not envelope.has_expired(headers):
             priority = int(properties.get("priority") or 0)
             self._push(priority, bytes(message.data), headers, redelivered=False)
 

@@ -224,10 +224,11 @@ class Transport(virtual.Transport):
     def wake(self) -> None:
         """Let the thread that drains, or the event loop, look for messages. Thread-safe."""
         self._ready.set()
-        if self._bell is not None:
+        bell = self._bell
+        if bell is not None:
             # It may be full, so that the loop wakes anyway, or was just closed.
             with contextlib.suppress(OSError):
-                self._bell[1].send(b"\0")
+                bell[1].send(b"\0")
 
     def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
         """

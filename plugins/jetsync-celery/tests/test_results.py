@@ -9,7 +9,9 @@ from unittest import mock
 import pytest
 from celery import Celery, Signature
 from celery.app.task import Context
+from celery.result import AsyncResult, GroupResult
 
+from jetsync_celery import waiting
 from jetsync_celery.chords import Parts, part_of
 from jetsync_celery.results import JetStreamBackend
 
@@ -17,13 +19,21 @@ pytestmark = pytest.mark.live
 
 
 @pytest.fixture
-def backend(url):
+def app(url):
+    """
+    An app with results.
+    """
+    with Celery("test", broker=url, backend=url, set_as_current=False) as app:
+        yield app
+        app.backend.values.close()
+
+
+@pytest.fixture
+def backend(app):
     """
     A result backend.
     """
-    with Celery("test", broker=url, backend=url, set_as_current=False) as app:
-        yield app.backend
-        app.backend.values.close()
+    return app.backend
 
 
 def test_a_url_chooses_the_backend(backend):
@@ -133,3 +143,27 @@ def test_a_chord_waits_for_parts_that_were_added(backend):
             backend.on_chord_part_return(request, "SUCCESS", name)
 
     assert bodies == [["a", "b", "c"]]
+
+
+def test_many_results_are_waited_for_in_parts(app, monkeypatch):
+    """
+    A server takes long to compare the keys of a large watch, and they may not fit into a message.
+    """
+    monkeypatch.setattr(waiting, "MOST_KEYS", 2)
+    ids = [f"many-{number}" for number in range(7)]
+    result = GroupResult("many", [AsyncResult(each, app=app) for each in ids], app=app)
+    app.backend.store_result(ids[3], 3, "SUCCESS")
+    watch = app.backend.values.watch
+    sizes = []
+
+    def watched(keys):
+        sizes.append(len(keys))
+        # The others come while the first ones are waited for, the first ones last.
+        for number in (6, 5, 4, 2, 1, 0):
+            app.backend.store_result(ids[number], number, "SUCCESS")
+        return watch(keys)
+
+    monkeypatch.setattr(app.backend.values, "watch", watched)
+
+    assert result.join_native(timeout=30) == list(range(7))
+    assert sizes == [2, 2, 2]

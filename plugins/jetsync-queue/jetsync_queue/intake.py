@@ -348,13 +348,17 @@ class Intake:
 
     def _keep(self) -> None:
         """Report progress of all jobs, and give back those that are held for too long."""
-        while not self._is_closed:
+        while not self._is_over():
             shortest = min(step.ack_wait for step in self._steps) / KEEP_ALIVE_STEPS
             hold = min(HOLD, 2.0 * shortest)
             is_well = self._is_reachable and self._may_fetch
             with self.lock:
                 pause = min(hold / 2.0, NOTICE) if is_well else LOOK
-                self.changed.wait_for(lambda: self._is_closed, pause)
+                self.changed.wait_for(self._is_over, pause)
+            if self.core.js.is_closed:
+                # Nothing can be reported any more.
+                self.stop()
+                return
             if not self.core.js.is_connected:
                 self._suspend()
                 continue
@@ -375,15 +379,16 @@ class Intake:
             elif time.monotonic() - self._last_reached > SILENCE:
                 _close(self._stop_fetching())
 
+    def _is_over(self) -> bool:
+        """Whether there is no job to keep alive, and never will be."""
+        return self._is_closed or (self._is_stopping and not self._jobs.unsettled)
+
     def _suspend(self) -> None:
         """
         Stop fetching, because there is no connection.
 
         Jobs that are held are dropped. The server delivers them again, perhaps to other workers.
         """
-        if self.core.js.is_closed:
-            self.stop()
-            return
         with self.lock:
             for step in self._steps:
                 step.take_held()

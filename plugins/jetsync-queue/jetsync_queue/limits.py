@@ -117,7 +117,8 @@ class Clock:
                 dues = [each.due for each in self._attempts]
                 next_due = min((due for due in dues if due is not None), default=None)
                 wait = None if next_due is None else next_due - time.monotonic()
-                if wait is None or wait > 0.0:
+                # The end may have been asked for before this thread waited.
+                if not self._is_stopped and (wait is None or wait > 0.0):
                     self._changed.wait(wait)
                 if self._is_stopped:
                     return

@@ -93,7 +93,7 @@ class Step:
         if consumer is None:
             began = time.monotonic()
             consumer = self._consumer = intake.core.consumer(self.priority)
-            self._patience = max(ANSWER, 4.0 * (time.monotonic() - began))
+            self._patience = patience_after(time.monotonic() - began)
             self.ack_wait = consumer.cached_info.config.ack_wait or self.ack_wait
         consumption = consumer.consume(max_messages=intake.ahead)
         with consumption:
@@ -111,7 +111,7 @@ class Step:
         try:
             if consumer is not None:
                 consumer.info(timeout=LATE_ANSWER if is_late else self._patience)
-                self._patience = max(ANSWER, 4.0 * (time.monotonic() - began))
+                self._patience = patience_after(time.monotonic() - began)
         except UNREACHABLE:
             return False
         except jetsync.JetSyncError as error:
@@ -138,3 +138,12 @@ class Step:
     def is_stale(self, limit: float) -> bool:
         """Return whether a job is held for longer than that. Called with the lock."""
         return bool(self.held) and time.monotonic() - self.held[0][1] > limit
+
+
+def patience_after(answer: float) -> float:
+    """
+    Return how many seconds to wait for the next answer after one that took so long.
+
+    One very late answer must not keep the jobs of other priorities from being reported.
+    """
+    return min(max(ANSWER, 4.0 * answer), LATE_ANSWER)

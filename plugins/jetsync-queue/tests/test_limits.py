@@ -8,7 +8,7 @@ import queue
 import threading
 
 from jetsync_queue import JobTimeoutError
-from jetsync_queue.limits import Attempt
+from jetsync_queue.limits import Attempt, Clock
 
 
 def test_a_handler_is_interrupted_at_its_time_limit(monkeypatch):
@@ -57,3 +57,15 @@ def test_a_handler_that_does_not_end_is_given_up_after_the_grace(monkeypatch):
     assert attempt.due is None
     assert not attempt.act()
     assert raised == [JobTimeoutError]
+
+
+def test_a_clock_ends_that_was_stopped_before_it_began_to_wait():
+    """
+    A worker waits for the clock without a limit when it stops.
+    """
+    clock = Clock(lambda _: None)
+    clock.stop()
+    clock.thread.start()
+    clock.thread.join(10)
+
+    assert not clock.thread.is_alive()

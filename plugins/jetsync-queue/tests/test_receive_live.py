@@ -26,6 +26,14 @@ def wait_for(condition, timeout=30):
         assert time.monotonic() < limit
 
 
+def running_threads():
+    """
+    Return the names of the threads of the plugin.
+    """
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("jetsync-queue-")]
+
+
 class TestTaking:
     def test_polling_does_not_wait(self, queue):
         """
@@ -261,6 +269,30 @@ class TestEnds:
         with pytest.raises(ReceiverClosedError):
             receiver.get(timeout=30)
         receiver.close()
+
+    def test_its_threads_end_with_the_last_job_after_a_stop(self, queue):
+        """
+        Also if the receiver is never closed.
+        """
+        queue.put(1)
+        receiver = queue.receive()
+        taken = receiver.get(timeout=30)
+        receiver.stop()
+        assert "jetsync-queue-keep" in running_threads()
+        taken.ack()
+        wait_for(lambda: not running_threads())
+
+    def test_its_threads_end_with_the_client_while_a_job_runs(self, queue, nats_server):
+        """
+        Nothing can keep the job alive then.
+        """
+        from jetsync_queue import WorkQueue
+
+        queue.put(1)
+        with jetsync.connect(nats_server.url) as client:
+            own = WorkQueue.open(client.jetstream(), "mail", prefix=queue.prefix, priorities=2)
+            assert own.receive().get(timeout=30) is not None
+        wait_for(lambda: not running_threads())
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     def test_a_forked_child_gets_a_clear_error(self, queue):
