@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.backends.asynchronous import BaseResultConsumer, Drainer
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 
+import jetsync
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INTERVAL: Final = 1.0
 """Most seconds between two calls of ``on_interval``."""
+
+PAUSE: Final = 0.2
+"""Seconds between two attempts to begin a wait while the server is away."""
+
+_logger = jetsync.get_logger("jetsync.celery")
 
 
 class ResultConsumer(BaseResultConsumer):
@@ -58,7 +65,7 @@ class ResultConsumer(BaseResultConsumer):
         keys = sorted({backend.get_key_for_task(task_id) for task_id in _ids(result)})
         if result.on_ready.ready:
             return
-        with backend.values.watch(keys) as watch:
+        with self._watch(keys, deadline) as watch:
             while not result.on_ready.ready:
                 wait = INTERVAL
                 if deadline is not None:
@@ -78,6 +85,22 @@ class ResultConsumer(BaseResultConsumer):
                     # Also after a result: it raises the error of an earlier task of a chain, or of
                     # a part of a chord, in place of the one that it has caused.
                     on_interval()
+
+    def _watch(self, keys: list[str], deadline: float | None) -> jetsync.Watch[bytes]:
+        """Return a watch, also if the server is away or a cluster elects a leader."""
+        while True:
+            try:
+                watch: jetsync.Watch[bytes] = self.backend.values.watch(keys)
+            except jetsync.JetSyncError as error:
+                if not self.backend.exception_safe_to_retry(error):
+                    raise
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise CeleryTimeoutError("The operation timed out.") from error
+                _logger.warning("celery_wait_repeated", error=str(error))
+            else:
+                return watch
+            # Some of these errors come at once.
+            time.sleep(PAUSE)
 
 
 def _ids(result: Any) -> set[str]:
