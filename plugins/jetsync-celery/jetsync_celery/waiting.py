@@ -5,13 +5,18 @@ Waiting for results: one read for those that exist, and watches for the rest.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from celery.backends.asynchronous import BaseResultConsumer, Drainer
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 
+import jetsync
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 INTERVAL: Final = 1.0
 """Most seconds between two calls of ``on_interval``."""
@@ -19,6 +24,11 @@ INTERVAL: Final = 1.0
 MOST_KEYS: Final = 200
 """Results that one watch waits for. A server compares all keys of a watch with each other: it took
 0.9 s for 1,000, and more than 5 s for 5,000. The keys of 20,000 are larger than a message."""
+
+PAUSE: Final = 0.2
+"""Seconds between two attempts to begin a wait while the server is away."""
+
+_logger = jetsync.get_logger("jetsync.celery")
 
 
 class ResultConsumer(BaseResultConsumer):
@@ -76,7 +86,7 @@ class ResultConsumer(BaseResultConsumer):
                 missing.discard(backend.get_key_for_task(meta["task_id"]))
 
         # Results are often there, and a watch costs the server more than three reads.
-        for value in backend.mget(keys):
+        for value in self._reach(partial(backend.values.get_many, keys), deadline):
             if value is not None:
                 take(value)
             yield
@@ -96,7 +106,7 @@ class ResultConsumer(BaseResultConsumer):
         """Wait for some of the missing results, which *take* removes."""
         backend = self.backend
         keys = sorted(missing)[:MOST_KEYS]
-        with backend.values.watch(keys) as watch:
+        with self._reach(partial(backend.values.watch, keys), deadline) as watch:
             while not (missing.isdisjoint(keys) or result.on_ready.ready):
                 wait = INTERVAL
                 if deadline is not None:
@@ -112,6 +122,20 @@ class ResultConsumer(BaseResultConsumer):
                     # Also after a result: it raises the error of an earlier task of a chain, or of
                     # a part of a chord, in place of the one that it has caused.
                     on_interval()
+
+    def _reach(self, call: Callable[[], T], deadline: float | None) -> T:
+        """Return what *call* returns, also if the server is away or a cluster elects a leader."""
+        while True:
+            try:
+                return call()
+            except jetsync.JetSyncError as error:
+                if not self.backend.exception_safe_to_retry(error):
+                    raise
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise CeleryTimeoutError("The operation timed out.") from error
+                _logger.warning("celery_wait_repeated", error=str(error))
+            # Some of these errors come at once.
+            time.sleep(PAUSE)
 
 
 def _ids(result: Any) -> set[str]:

@@ -9,8 +9,10 @@ from unittest import mock
 import pytest
 from celery import Celery, Signature
 from celery.app.task import Context
+from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 
+import jetsync
 from jetsync_celery import waiting
 from jetsync_celery.chords import Parts, part_of
 from jetsync_celery.results import JetStreamBackend
@@ -121,6 +123,32 @@ def test_a_chord_raises_the_error_of_its_part(backend):
         pytest.raises(KeyError),
     ):
         body.get(timeout=20)
+
+
+def failing_watch(backend, times):
+    """
+    Let the server give no answer to some attempts to watch.
+    """
+    watch, left = backend.values.watch, [times]
+
+    def watch_or_fail(keys):
+        if left[0]:
+            left[0] -= 1
+            raise jetsync.RequestTimeoutError("CONSUMER.CREATE", 5.0)
+        return watch(keys)
+
+    return mock.patch.object(backend.values, "watch", watch_or_fail)
+
+
+def test_a_wait_for_a_result_outlives_a_change_of_leader(backend):
+    """
+    It goes on until its own timeout.
+    """
+    backend.store_result("a", 1, "SUCCESS")
+    with failing_watch(backend, 2):
+        assert backend.app.AsyncResult("a").get(timeout=20) == 1
+    with failing_watch(backend, 100), pytest.raises(CeleryTimeoutError):
+        backend.app.AsyncResult("b").get(timeout=0.5)
 
 
 def test_a_chord_waits_for_parts_that_were_added(backend):
