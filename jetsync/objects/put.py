@@ -239,7 +239,7 @@ class Put:
                     self._begun[subject] = begin_get(context, stream, subject)
                 front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
-            upload.add(slot, size, front=front, behind=self._begin_ahead(size))
+            upload.add(slot, size, front=front, after=self._begin_ahead(size))
             front = ()
             if upload.done:
                 # The answers came with those to the first chunk. They may be errors.

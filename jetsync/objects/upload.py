@@ -239,7 +239,7 @@ class Upload:
         size: int,
         *,
         front: Sequence[Request] = (),
-        behind: Sequence[Request] = (),
+        after: Sequence[Request] = (),
     ) -> None:
         """
         Send the next chunk, and wait until there is room for another one.
@@ -248,14 +248,14 @@ class Upload:
             slot: Its memory.
             size: Its bytes.
             front: Requests to send in front of it, in the same write.
-            behind: Requests to send behind it, in the same write. They are sent once.
+            after: Requests to send after it, in the same write. They are sent once.
         """
         self._moved = time.monotonic()
         chunk = Chunk(slot, size, self.next_id)
         self.count += 1
         self.given += size
         self._open.append(chunk)
-        self._send(chunk, front=front, behind=behind)
+        self._send(chunk, front=front, after=after)
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
@@ -312,7 +312,7 @@ class Upload:
         chunk: Chunk,
         *,
         front: Sequence[Request] = (),
-        behind: Sequence[Request] = (),
+        after: Sequence[Request] = (),
         again: bool = False,
     ) -> None:
         session, connection = self._session, self._bucket.context.connection
@@ -339,7 +339,7 @@ class Upload:
             frame = chunk.slot.frame(head, chunk.size)
         try:
             deadline = Deadline(self._moved + self._seconds, self._seconds)
-            request.send(frame, deadline, front=front, behind=behind)
+            request.send(frame, deadline, front=front, after=after)
         except (
             errors.DisconnectedError,
             errors.ConnectionClosedError,
