@@ -328,6 +328,9 @@ class Upload:
             target = self._subject.encode()
             header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % chunk.msg_id.encode()
             connection.check_size(len(header) + chunk.size)
+        # Those in flight may be lost with their connection, and must not be stored after this one.
+        # Removing it would not be enough: a server that is killed may lose the removal.
+        epoch = self._in_flight[-1].request.epoch if self._in_flight else None
         request = chunk.request = Request(session, target)
         self._in_flight.append(chunk)
         frame: bytes | memoryview
@@ -339,9 +342,10 @@ class Upload:
             frame = chunk.slot.frame(head, chunk.size)
         try:
             deadline = Deadline(self._moved + self._seconds, self._seconds)
-            request.send(frame, deadline, front=front, after=after)
+            request.send(frame, deadline, epoch, front=front, after=after)
         except (
             errors.DisconnectedError,
+            errors.ConnectionLostError,
             errors.ConnectionClosedError,
             errors.PermissionDeniedError,
         ) as error:
