@@ -5,8 +5,9 @@ A reader gets the chunks in the order of their sequences. So their order in the 
 that of the data, also if chunks are lost with a connection, refused, or sent twice. Each chunk has
 a message id. An :class:`Upload` keeps the data of a chunk until the sequences of all chunks up to
 it are known and increase. If a chunk fails, it waits for the outcome of all others in flight and
-sends them again from the first one that failed. The stream drops those that it has already. A chunk
-that was stored after a failed one is in the wrong place: it is deleted and gets another id.
+sends them again from the first one that failed. The stream drops those that it has already. If a
+chunk was stored after a failed one, for example by another leader, it is in the wrong place: it is
+deleted and gets another id.
 
 Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
 Servers answer the requests in order, so a put waits for the answer to the oldest one. When the
