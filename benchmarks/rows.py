@@ -111,7 +111,7 @@ NATS_PY_UVLOOP = Contender("nats-py, uvloop", "nats_py", {"loop": "uvloop"})
 NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
 NATSIO = Contender("natsio, uvloop", "natsio", {"loop": "uvloop"})
 NATS_GO = Contender("nats.go", "nats_go")
-"""Takes part if a run names its program, which is not in the repository."""
+"""Takes part if a run names its program, which is built from ``nats_go/main.go``."""
 
 JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
 JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})

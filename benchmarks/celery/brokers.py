@@ -36,7 +36,7 @@ class Broker:
 
 def free_port() -> int:
     """
-    Return a port that nobody listens on.
+    Return a free port.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

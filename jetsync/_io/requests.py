@@ -60,7 +60,7 @@ class Request(Waiter):
         *,
         may_delegate: bool = False,
         front: Sequence[Request] = (),
-        behind: Sequence[Request] = (),
+        after: Sequence[Request] = (),
     ) -> None:
         """
         Send the request, whose reply subject is :attr:`address`. See ``Outbox.write``.
@@ -72,7 +72,7 @@ class Request(Waiter):
             may_delegate: Whether the thread that is sending may send it. The caller has to wait for
                 the answer next.
             front: Requests to send in front of this one, in the same write.
-            behind: Requests to send behind this one, in the same write.
+            after: Requests to send after this one, in the same write.
 
         Raises:
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As for
@@ -82,11 +82,11 @@ class Request(Waiter):
         lane = session.lane
         if session.router.refusal is not None:
             session.subscribe_replies(deadline)
-        if front or behind:
-            block = b"".join((*_frames(front), block, *_frames(behind)))
-        last = behind[-1].address if behind else self.address
+        if front or after:
+            block = b"".join((*_frames(front), block, *_frames(after)))
+        last = after[-1].address if after else self.address
         epoch = lane.write(block, deadline, epoch, may_delegate=may_delegate, request=last)
-        for each in (*front, self, *behind):
+        for each in (*front, self, *after):
             each.epoch = epoch
             if lane.lost_epoch >= epoch:
                 # The connection was lost after the write. The router may have notified its waiters

@@ -1,6 +1,6 @@
 """
-The acks, naks and progress reports that jetsync sends on behalf of the application. None of them
-waits.
+The acks, naks and progress reports that jetsync sends on behalf of the application. Sending one
+never waits.
 """
 
 from __future__ import annotations

@@ -248,11 +248,12 @@ class Bucket:
         Store a revision of a key, and return its number. See :meth:`change`.
 
         If a plugin decides about retries, the message gets an id, so that it can be sent again.
-        With *looks*, it always gets one. If its answer is lost, the id may show that it is stored.
+        With *looks*, it gets one without such a plugin, too. If its answer is lost, the id may show
+        that it is stored.
         """
         message, storing = self.change(key, value, deadline, **options)
-        has_id = looks or self.context.plugins.retry is not None
-        if has_id and self._remembers_ids(deadline):
+        may_repeat = self.context.plugins.retry is not None
+        if self._remembers_ids(deadline) if may_repeat else looks:
             message = attrs.evolve(message, msg_id=secrets.token_hex(11))
         try:
             return publish_one(self.context, message, deadline, config=storing).sequence

@@ -119,8 +119,9 @@ class ObjectStore:
 
         jetsync sends chunks with up to 8 MiB in flight, and keeps no more in memory. It sends lost
         chunks again. When all are stored, it stores the description, under the condition that no
-        other client has changed the object since the call began. Then it removes the chunks of the
-        old object.
+        other client has changed the object since jetsync read its last description. Then it removes
+        the chunks of the old object. If this handle has put the object before, and the data fits
+        into one chunk, jetsync sends the chunk and the description together.
 
         If the call fails or is interrupted, the old object stays, and jetsync removes the new
         chunks. If that is impossible, the error has the attribute ``nuid``, and
@@ -157,7 +158,7 @@ class ObjectStore:
             StreamFullError, MessageTooLargeError, ...: The server refused the data, for example
                 because the object store is full.
             RequestTimeoutError, DisconnectedError: There was no progress for *timeout* seconds.
-            PublishOutcomeUnknownError: All chunks are stored. The object may be stored or not.
+            PublishOutcomeUnknownError: The description was sent. The object may be stored or not.
         """
         return Put(
             self._bucket,

@@ -34,7 +34,9 @@ from jetsync.objects.info import ObjectInfo, complete
 from jetsync.objects.source import Source
 from jetsync.objects.upload import Upload
 from jetsync.publish.encode import Encoder
+from jetsync.publish.retry import error_of
 from jetsync.values.headers import Headers, header_pairs
+from jetsync.values.outbound import OutboundMessage
 from jetsync.values.server_info import encode_json
 
 if TYPE_CHECKING:
@@ -174,12 +176,12 @@ class Put:
             elif self._may_go_ahead:
                 self._old = bucket.remembered(self._name)
                 self._has_read = self._old is not None
-            with bucket.named:
-                upload.run(self._send)
-            stored = self._answer_ahead(Deadline.after(self._seconds))
+            stored = self._upload_data()
             if stored is None:
                 self._read_old()
-                if self._paused or upload.has_repeated:
+                # Not while a document that was sent ahead may be stored. Another client may have
+                # replaced that one since, and removed its chunk. `store` finds out.
+                if (self._paused or upload.has_repeated) and not self._is_unknown:
                     self._count_chunks()
                 upload.close()
                 self._complete_document(upload.done, upload.count)
@@ -197,6 +199,35 @@ class Put:
             raise
         return stored
 
+    def _upload_data(self) -> ObjectInfo | None:
+        """
+        Send the chunks, and return the description if it was sent ahead and is stored.
+
+        Raises:
+            PublishOutcomeUnknownError: No answer says whether the document that was sent ahead is
+                stored.
+        """
+        upload = self._upload
+        try:
+            with self._bucket.named:
+                upload.run(self._send)
+        except errors.JetSyncError as error:
+            if self._ahead is None or not upload.has_sent:
+                raise
+            # First the chunk, because the server stores the document only after it.
+            deadline = cleanup(self._seconds)
+            upload.abort(deadline)
+            stored = self._answer_ahead(deadline)
+            if self._is_unknown:
+                cause, sent = cause_of(error)
+                rule = outcome_of(cause, sent=sent, earlier=True, safe=True)
+                message = OutboundMessage(self._subjects[0])
+                raise error_of(rule, message, error, self._seconds) from error
+            if stored is None:
+                raise
+            return stored
+        return self._answer_ahead(Deadline.after(self._seconds))
+
     def _send(self) -> None:
         upload, read = self._upload, self._source.read
         context, stream = self._bucket.context, self._bucket.stream.name
@@ -208,7 +239,7 @@ class Put:
                     self._begun[subject] = begin_get(context, stream, subject)
                 front = tuple(self._begun.values())
             self._hash.update(slot.data[:size])
-            upload.add(slot, size, front=front, behind=self._begin_ahead(size))
+            upload.add(slot, size, front=front, after=self._begin_ahead(size))
             front = ()
             if upload.done:
                 # The answers came with those to the first chunk. They may be errors.
@@ -347,10 +378,9 @@ class Put:
         ahead = self._ahead
         if ahead is not None:
             try:
-                # First the chunk, because the server stores the document only after it.
+                # In this order as in `_upload_data`.
                 self._upload.abort(deadline)
-                interrupted = not isinstance(error, errors.JetSyncError)
-                self._answer_ahead(deadline, interrupted=interrupted)
+                self._answer_ahead(deadline, interrupted=True)
             finally:
                 ahead.end()
         if self._is_unknown and not self._has_committed:

@@ -5,8 +5,9 @@ A reader gets the chunks in the order of their sequences. So their order in the 
 that of the data, also if chunks are lost with a connection, refused, or sent twice. Each chunk has
 a message id. An :class:`Upload` keeps the data of a chunk until the sequences of all chunks up to
 it are known and increase. If a chunk fails, it waits for the outcome of all others in flight and
-sends them again from the first one that failed. The stream drops those that it has already. A chunk
-that was stored after a failed one is in the wrong place: it is deleted and gets another id.
+sends them again from the first one that failed. The stream drops those that it has already. If a
+chunk was stored after a failed one, for example by another leader, it is in the wrong place: it is
+deleted and gets another id.
 
 Each chunk is a request of its own (:mod:`jetsync._io.requests`), so a put needs no subscription.
 Servers answer the requests in order, so a put waits for the answer to the oldest one. When the
@@ -239,7 +240,7 @@ class Upload:
         size: int,
         *,
         front: Sequence[Request] = (),
-        behind: Sequence[Request] = (),
+        after: Sequence[Request] = (),
     ) -> None:
         """
         Send the next chunk, and wait until there is room for another one.
@@ -248,14 +249,14 @@ class Upload:
             slot: Its memory.
             size: Its bytes.
             front: Requests to send in front of it, in the same write.
-            behind: Requests to send behind it, in the same write. They are sent once.
+            after: Requests to send after it, in the same write. They are sent once.
         """
         self._moved = time.monotonic()
         chunk = Chunk(slot, size, self.next_id)
         self.count += 1
         self.given += size
         self._open.append(chunk)
-        self._send(chunk, front=front, behind=behind)
+        self._send(chunk, front=front, after=after)
         # A slow source may never fill the window.
         self._settle()
         # The next chunk is sent if fewer bytes are in flight, so a window has at least two chunks.
@@ -312,7 +313,7 @@ class Upload:
         chunk: Chunk,
         *,
         front: Sequence[Request] = (),
-        behind: Sequence[Request] = (),
+        after: Sequence[Request] = (),
         again: bool = False,
     ) -> None:
         session, connection = self._session, self._bucket.context.connection
@@ -328,6 +329,9 @@ class Upload:
             target = self._subject.encode()
             header = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % chunk.msg_id.encode()
             connection.check_size(len(header) + chunk.size)
+        # Those in flight may be lost with their connection, and must not be stored after this one.
+        # Removing it would not be enough: a server that is killed may lose the removal.
+        epoch = self._in_flight[-1].request.epoch if self._in_flight else None
         request = chunk.request = Request(session, target)
         self._in_flight.append(chunk)
         frame: bytes | memoryview
@@ -339,9 +343,10 @@ class Upload:
             frame = chunk.slot.frame(head, chunk.size)
         try:
             deadline = Deadline(self._moved + self._seconds, self._seconds)
-            request.send(frame, deadline, front=front, behind=behind)
+            request.send(frame, deadline, epoch, front=front, after=after)
         except (
             errors.DisconnectedError,
+            errors.ConnectionLostError,
             errors.ConnectionClosedError,
             errors.PermissionDeniedError,
         ) as error:

@@ -35,6 +35,7 @@ A payload to publish: a bytes-like object, or text, which is sent as UTF-8. Any 
 
 
 def require_text(name: str, value: object) -> None:
+    """Raise InvalidTypeError if *value*, which errors call *name*, is no text."""
     if not isinstance(value, str):
         raise wrong_type(name, "text", value)
 

@@ -299,9 +299,9 @@ class TestLostAnswers:
         A bucket behind a proxy, and a function that cuts the connection at the next bytes.
         """
 
-        def cut(*plugins, **where):
+        def cut(*plugins, bucket=kv.bucket, **where):
             js, proxy = proxied(*plugins)
-            other, calls = js.key_value(kv.bucket), []
+            other, calls = js.key_value(bucket), []
 
             def change(entry):
                 calls.append(entry)
@@ -322,6 +322,20 @@ class TestLostAnswers:
         assert len(calls) == 1
         assert kv.get("a").value == b"2"
         assert kv.status().last_revision == 2
+
+    def test_a_change_through_a_mirror(self, js, kv, cut, unique):
+        """
+        The call finds its change in the origin, also after a longer time than streams know ids.
+        """
+        kv.put("a", b"1")
+        mirror = js.create_key_value(f"{unique}-m", mirror=kv.bucket, storage="memory")
+        try:
+            other, change, calls = cut(to_client=0, bucket=mirror.bucket)
+            assert other.modify("a", change, timeout=1000) == 2
+        finally:
+            js.delete_key_value(mirror.bucket)
+        assert len(calls) == 1
+        assert kv.get("a").value == b"2"
 
     def test_a_change_that_did_not_arrive(self, cut, kv):
         """

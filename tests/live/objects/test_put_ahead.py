@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import jetsync
 from helpers.interrupts import interrupted_at, steps_of
+from helpers.waiting import eventually
 from jetsync._io.outbox import Outbox
-from jetsync.objects import put
+from jetsync.objects import put, upload
+from jetsync.testing import CutProxy
 
 OLD, NEW = os.urandom(1_000), os.urandom(60_000)
 
@@ -32,6 +35,19 @@ def together(monkeypatch):
 
     monkeypatch.setattr(Outbox, "_send", noted)
     return found
+
+
+class Lost(put.Request):
+    """
+    A request whose answer is lost.
+    """
+
+    __slots__ = ()
+
+    def deliver(self, frame):
+        """
+        Lose the answer.
+        """
 
 
 def check(store, *allowed):
@@ -124,19 +140,60 @@ def test_a_put_survives_a_cut_while_its_answers_arrive(proxied, observer, size):
 def test_a_put_survives_a_lost_answer_to_the_description(observer, monkeypatch, client):
     """Without an answer in time, the put finds its description in the store."""
     observer.put("a", OLD)
-
-    class Lost(put.Request):
-        __slots__ = ()
-
-        def deliver(self, frame):
-            """
-            Lose the answer.
-            """
-
     monkeypatch.setattr(put, "Request", Lost)
     observer.put("a", NEW, timeout=1.0)
     assert client.statistics().requests_in_flight == 0
     check(observer, NEW)
+
+
+def test_a_put_is_stored_without_an_answer_to_its_chunk(observer, monkeypatch, client):
+    """The server stores the description only after its chunk, so its answer is enough."""
+    observer.put("a", OLD)
+    monkeypatch.setattr(upload, "Request", Lost)
+    info = observer.put("a", NEW, timeout=0.5)
+    assert observer.info("a").revision == info.revision
+    assert client.statistics().requests_in_flight == 0
+    check(observer, NEW)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_outcome_may_stay_unknown(nats_server, observer, closes):
+    """Without an answer, the error says that the object may be stored, and names its data."""
+    with CutProxy(nats_server.url) as proxy, jetsync.connect(proxy.url) as client:
+        store = client.jetstream().object_store(observer.bucket)
+        store.put("a", OLD)
+        proxy.pause("to_client")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(store.put, "a", NEW, timeout=60 if closes else 0.5)
+            eventually(lambda: observer.info("a").size == len(NEW))
+            if closes:
+                client.close(timeout=0.1)
+            error = call.exception(60)
+    assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+    assert error.nuid == observer.info("a").nuid
+    observer.collect_garbage(0)
+    check(observer, NEW)
+
+
+def test_another_client_replaces_the_object_before_its_answer(proxied, observer, monkeypatch):
+    """The outcome is unknown, although the chunk of the put was removed."""
+    js, proxy = proxied()
+    store = js.object_store(observer.bucket)
+    store.put("a", OLD)
+    again = upload.Upload._send_again
+
+    def late(self):
+        monkeypatch.undo()
+        eventually(lambda: observer.info("a").size == len(NEW))
+        observer.put("a", b"other")
+        again(self)
+
+    monkeypatch.setattr(upload.Upload, "_send_again", late)
+    proxy.cut_after(to_client=0)
+    with pytest.raises(jetsync.PublishOutcomeUnknownError):
+        store.put("a", NEW, timeout=20)
+    observer.collect_garbage(0)
+    check(observer, b"other")
 
 
 def test_plugins_see_both_messages(nats_server, observer, together):

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,14 @@ def check(observer, *allowed):
     assert found in allowed
     chunks = observer.stream.info(subjects_filter=f"$O.{observer.bucket}.C.>").state.subjects
     assert len(chunks) == len(objects)
+
+
+def asked(js):
+    """
+    Return whether the server answers a request.
+    """
+    with suppress(jetsync.JetSyncError):
+        return js.account_info(timeout=5)
 
 
 class Stop(BaseException):
@@ -279,6 +288,23 @@ class TestCuts:
 
         store.put("a", pieces(), chunk_size=7000, timeout=20)
         check(observer, data)
+
+    def test_no_chunk_is_stored_before_one_that_was_lost(self, proxied, observer):
+        """If a connection is lost with a chunk, the next chunk is not sent before that one."""
+        js, proxy = proxied()
+
+        def pieces():
+            yield DATA[:50_000]
+            proxy.pause("to_server")
+            yield DATA[50_000:100_000]
+            proxy.cut()
+            proxy.resume()
+            eventually(lambda: asked(js))
+            yield DATA[100_000:150_000]
+
+        js.object_store(observer.bucket).put("a", pieces(), chunk_size=50_000, timeout=20)
+        assert observer.stream.info().state.num_deleted == 0
+        check(observer, DATA[:150_000])
 
     def test_a_put_of_more_data_than_the_window_survives_cuts(self, store, observer):
         """Chunks that are sent again after a cut have their own data, not that of later chunks."""
