@@ -490,15 +490,14 @@ class HeaderRules:
                 names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
                 f"it needs {names.EXPECTED_LAST_SUBJECT_SEQUENCE}",
             )
-        rollup = found.get(names.ROLLUP, "")
-        # What each kind would remove.
-        before, where = {
-            "all": (self._subjects, "a batch"),
-            "sub": (self._subjects & {subject}, "a subject in a batch"),
-        }.get(rollup, (None, ""))
-        if before:
+        rollup = found.get(names.ROLLUP)
+        if rollup == "all" and self._subjects:
             raise errors.BatchRuleError(
-                names.ROLLUP, f"{rollup!r} can only be on the first message of {where}"
+                names.ROLLUP, "'all' can only be on the first message of a batch"
+            )
+        if rollup == "sub" and subject in self._subjects:
+            raise errors.BatchRuleError(
+                names.ROLLUP, "'sub' can only be on the first message of a subject in a batch"
             )
         # Servers ignore spaces before a value, and an empty id.
         message_id = found.get(names.MSG_ID, "").lstrip(" ")

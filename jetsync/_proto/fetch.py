@@ -244,7 +244,8 @@ class FetchEngine(Pulling):
         """
         if not self.request.no_wait or self.pulls.is_idle or self.pulls.heard > self._asked:
             return
-        if not answer or "error" in (found := decode_json(answer)):
+        found = decode_json(answer) if answer else {}
+        if not found or "error" in found:
             return
         try:
             info = from_wire(ConsumerInfo, found)

@@ -416,8 +416,10 @@ class OpenPulls:
         else:
             messages, size = pull.messages, pull.size or 0
         more, larger = messages - pull.messages, size - (pull.size or 0)
-        self._charge(max(more, 0), max(larger, 0))
-        self._restore(max(-more, 0), max(-larger, 0))
+        if more > 0 or larger > 0:
+            self._charge(max(more, 0), max(larger, 0))
+        if more < 0 or larger < 0:
+            self._restore(max(-more, 0), max(-larger, 0))
         if not self._open:
             self._full.clear()
 
