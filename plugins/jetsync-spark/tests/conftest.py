@@ -5,6 +5,7 @@ Fixtures of the Spark plugin's tests.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import uuid
 
@@ -19,6 +20,15 @@ from jetsync_spark.common.errors import java_missing
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """
+    Let pytest-rerunfailures ask without a pause, as in the tests of jetsync.
+    """
+    connection = getattr(getattr(session.config, "failures_db", None), "sock", None)
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @pytest.fixture
