@@ -283,12 +283,10 @@ BARE = {
     ("jetsync/consume/handlers.py", "Lock"): "only threads that no signal interrupts take it",
     ("jetsync/testing/_forwarder.py", "Condition"): "`with` takes its lock",
     ("jetsync/testing/_recorder.py", "Condition"): "`with` takes its lock",
-    (
-        "plugins/jetsync-celery/jetsync_celery/clients.py",
-        "Lock",
-    ): "held while a client connects, which a short lock must not be; gevent has to replace it",
+    ("plugins/jetsync-celery/jetsync_celery/answers.py", "Condition"): "`with` takes its lock",
     ("plugins/jetsync-queue/jetsync_queue/intake.py", "Condition"): "`with` takes its lock",
     ("plugins/jetsync-queue/jetsync_queue/limits.py", "Condition"): "`with` takes its lock",
+    ("plugins/jetsync-queue/jetsync_queue/worker.py", "Condition"): "`with` takes its lock",
     ("plugins/jetsync-services/jetsync_services/endpoint.py", "Lock"): "`with` never takes it",
     (
         "plugins/jetsync-services/jetsync_services/limits.py",

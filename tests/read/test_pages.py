@@ -206,7 +206,9 @@ class TestNothingFound:
 
         reader = SimpleNamespace(
             try_again=try_again,
-            first_at_leader=lambda request: at_leader and SimpleNamespace(sequence=at_leader),
+            first_at_leader=lambda request: (
+                at_leader and SimpleNamespace(sequence=at_leader, timestamp_ns=0)
+            ),
         )
         assert plan.confirm_nothing(reader) is asks
         assert again == [False] * asks
