@@ -26,6 +26,7 @@ NOW = dt.datetime.now(dt.timezone.utc)
 GIVEN = {
     "batch": 2,
     "bucket": "B",
+    "change": lambda entry: entry,
     "consumer": "w",
     "data": b"x",
     "group": "g",

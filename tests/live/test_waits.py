@@ -25,7 +25,7 @@ from helpers.waiting import at_some_pace, eventually
 from jetsync._io.replies import Waiter
 from jetsync._proto.open_pulls import GRACE
 from jetsync.backups import BUILDING
-from jetsync.kv import handle
+from jetsync.kv import bucket as kv_bucket
 from jetsync.testing import CutProxy
 
 T = 0.5
@@ -765,7 +765,7 @@ def test_silence_after_a_page(clock, handles, monkeypatch):
         # The next page is requested before the messages of a page are returned.
         kv.put(f"key{number}", "value")
     monkeypatch.setattr("jetsync.read.last.PAGE_BYTES", 1)
-    make, made = handle.stored_entry, []
+    make, made = kv_bucket.stored_entry, []
 
     def make_and_stop(*arguments):
         if not made:
@@ -774,7 +774,7 @@ def test_silence_after_a_page(clock, handles, monkeypatch):
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(handle, "stored_entry", make_and_stop)
+    monkeypatch.setattr(kv_bucket, "stored_entry", make_and_stop)
     with clock.measuring() as skipped:
         with pytest.raises(jetsync.RequestTimeoutError):
             kv.get_many(">", timeout=10 * T)
