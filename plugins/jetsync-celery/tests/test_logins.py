@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import attrs
+import celery
 import kombu
 import pytest
 from celery import Celery
@@ -279,7 +280,9 @@ def test_a_worker_uses_tls_and_the_second_url(
         app.backend.values.close()
 
     assert statistics
-    for text in (log, repr(statistics)):
+    # Celery hides the further URLs since 5.7.
+    shown = [log, repr(statistics)] if celery.VERSION >= (5, 7) else [log]
+    for text in shown:
         assert PASSWORD not in text
         assert quote(PASSWORD, safe="") not in text
 
