@@ -19,7 +19,7 @@ from benchmarks.table import aligned, micro, save, to_json
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 CALLERS = (1, 4, 16)
 
@@ -55,15 +55,22 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     Read the command line.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks latency", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender (3)")
-    parser.add_argument("--calls", type=int, default=4000, help="calls of all threads (4000)")
-    parser.add_argument("--size", type=int, default=128, help="payload bytes (128)")
+    add_arguments(parser, calls=4000)
     parser.add_argument("--window", type=int, default=4000, help="of the bulk publish (4000)")
+    return parser.parse_args(given)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, calls: int) -> None:
+    """
+    Add the arguments of every command that measures calls from several threads.
+    """
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender (3)")
+    parser.add_argument("--calls", type=int, default=calls, help=f"calls of all threads ({calls})")
+    parser.add_argument("--size", type=int, default=128, help="payload bytes (128)")
     parser.add_argument("--storage", choices=["file", "memory"], default="file")
     parser.add_argument("--contenders", default="", help="comma-separated parts of their labels")
     parser.add_argument("--server", help="nats-server version (the installed one)")
     parser.add_argument("--json", type=Path, help="write all samples to this file, too")
-    return parser.parse_args(given)
 
 
 def main(given: Sequence[str]) -> int:
@@ -71,12 +78,37 @@ def main(given: Sequence[str]) -> int:
     Run all rows and print a table without a bulk publisher and one with it.
     """
     asked = arguments(given)
+    tables = {"publish": False, "publish, beside a bulk publish": True}
+    run(asked, ROWS, lambda row: row.contenders, "bulk", tables, window=asked.window)
+    return 0
+
+
+def run(
+    asked: argparse.Namespace,
+    rows: Sequence[Row],
+    contenders: Callable[[Row], Iterable[Contender]],
+    option: str,
+    tables: Mapping[str, object],
+    *,
+    window: int,
+) -> None:
+    """
+    Run rows on one server, and print a table for each value of an option of theirs.
+
+    Args:
+        asked: What the command line says.
+        rows: The rows.
+        contenders: Returns those of a row.
+        option: The name of the option.
+        tables: Its values, by the titles of their tables.
+        window: How many messages of a bulk publish are in flight.
+    """
     settings = Settings(
         rounds=asked.rounds,
         single=asked.calls,
         bulk=asked.calls,
         size=asked.size,
-        window=asked.window,
+        window=window,
         batch=1,
         storage=asked.storage,
     )
@@ -85,11 +117,11 @@ def main(given: Sequence[str]) -> int:
     with DevServer(asked.server) as server:
         machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
         print(f"nats-server {server.version}, {machine}, {settings.size} bytes", flush=True)
-        for row in ROWS:
-            chosen = [each for each in row.contenders if any(part in each.label for part in parts)]
+        for row in rows:
+            chosen = [each for each in contenders(row) if any(part in each.label for part in parts)]
             measured.append((row, run_row(server, row, chosen, settings, progress)))
-        for bulk, title in ((False, "publish"), (True, "publish, beside a bulk publish")):
-            some = [(row, results) for row, results in measured if row.options["bulk"] is bulk]
+        for title, value in tables.items():
+            some = [(row, results) for row, results in measured if row.options[option] == value]
             print(f"\n{title}: median of {settings.rounds} rounds\n{render(some)}")
         if asked.json:
             save(
@@ -99,7 +131,6 @@ def main(given: Sequence[str]) -> int:
                 settings,
                 [to_json(row, results) for row, results in measured],
             )
-    return 0
 
 
 def render(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:

@@ -7,15 +7,10 @@ Each call waits for its answer: the ack of a publish, or the last message of a s
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.compare import progress
-from benchmarks.latency import render
-from benchmarks.measure import Settings, run_row
+from benchmarks.latency import add_arguments, run
 from benchmarks.rows import (
     JETSYNC_UVLOOP,
     NATS_GO,
@@ -27,8 +22,6 @@ from benchmarks.rows import (
     Row,
     present,
 )
-from benchmarks.table import save, to_json
-from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,11 +63,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     Read the command line.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks threads", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender (3)")
-    parser.add_argument("--calls", type=int, default=8000, help="calls of all threads (8000)")
-    parser.add_argument("--size", type=int, default=128, help="payload bytes (128)")
-    parser.add_argument("--storage", choices=["file", "memory"], default="file")
-    parser.add_argument("--contenders", default="", help="comma-separated parts of their labels")
+    add_arguments(parser, calls=8000)
     parser.add_argument(
         "--python",
         action="append",
@@ -84,8 +73,6 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--go", help="the program of nats.go; see README.md")
     parser.add_argument("--natsio", help="an interpreter that has natsio (this one)")
-    parser.add_argument("--server", help="nats-server version (the installed one)")
-    parser.add_argument("--json", type=Path, help="write all samples to this file, too")
     return parser.parse_args(given)
 
 
@@ -109,34 +96,10 @@ def main(given: Sequence[str]) -> int:
     Run all rows and print a table for each call.
     """
     asked = arguments(given)
-    settings = Settings(
-        rounds=asked.rounds,
-        single=asked.calls,
-        bulk=asked.calls,
-        size=asked.size,
-        window=1,
-        batch=1,
-        storage=asked.storage,
-    )
-    parts = asked.contenders.split(",")
-    measured = []
-    with DevServer(asked.server) as server:
-        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-        print(f"nats-server {server.version}, {machine}, {settings.size} bytes", flush=True)
-        for row in ROWS:
-            full = replace(row, extra=(*row.extra, *others(asked.python)))
-            all_of_them = present(full.contenders, go=asked.go, natsio=asked.natsio)
-            chosen = [each for each in all_of_them if any(part in each.label for part in parts)]
-            measured.append((row, run_row(server, row, chosen, settings, progress)))
-        for call in CALLS:
-            some = [(row, results) for row, results in measured if row.options["call"] == call]
-            print(f"\n{call}: median of {settings.rounds} rounds\n{render(some)}")
-        if asked.json:
-            save(
-                asked.json,
-                server.version,
-                machine,
-                settings,
-                [to_json(row, results) for row, results in measured],
-            )
+
+    def contenders(row: Row) -> list[Contender]:
+        full = replace(row, extra=(*row.extra, *others(asked.python)))
+        return present(full.contenders, go=asked.go, natsio=asked.natsio)
+
+    run(asked, ROWS, contenders, "call", {call: call for call in CALLS}, window=1)
     return 0
