@@ -2,11 +2,10 @@
 Put the figures of saved runs into a page: ``python -m benchmarks page RUN.json [RUN.json ...]``.
 
 Each table goes between two comments, such as ``<!-- jobs -->`` and ``<!-- jobs end -->``. A run of
-``python -m benchmarks`` gives ``jobs`` and ``variants``, and with ``--go`` also ``cpu``. A run with
-``--rows plugins`` gives ``plugins``. A run of ``python -m benchmarks latency`` gives ``latency``
-and ``latency_bulk``, and one of ``python -m benchmarks threads`` gives ``threads_publish`` and
-``threads_get_last``.
-``nats-go.json`` gives ``go``.
+``python -m benchmarks`` gives ``jobs`` and ``variants``, and with ``--go`` also ``go`` and ``cpu``.
+A run with ``--rows plugins`` gives ``plugins``. A run of ``python -m benchmarks latency`` gives
+``latency`` and ``latency_bulk``, and one of ``python -m benchmarks threads`` gives
+``threads_publish`` and ``threads_get_last``.
 """
 
 from __future__ import annotations
@@ -58,14 +57,6 @@ def tables(run: dict[str, Any]) -> dict[str, list[str]]:
     """
     Return the tables of one run by their names.
     """
-    if "rates" in run:
-        return {
-            "go": [
-                *next_to_go(run),
-                "",
-                f"{run['machine'].capitalize()}, nats-server {run['server']}.",
-            ]
-        }
     settings = run["settings"]
     note = (
         f"{run['machine'].capitalize()}, nats-server {run['server']}, {settings['size']} bytes, "
@@ -84,11 +75,16 @@ def tables(run: dict[str, Any]) -> dict[str, list[str]]:
             f"threads_{call}": [*latencies([row for row in rows if call in row["row"]]), "", note]
             for call in ("publish", "get_last")
         }
-    found = {"jobs": (jobs, RAW.label), "variants": (variants, PURE), "cpu": (cpu, NATS_GO.label)}
+    found = {
+        "jobs": (jobs, {OWN, RAW.label}),
+        "variants": (variants, {OWN, PURE}),
+        "go": (go, {OWN, PURE, RAW.label, NATS_GO.label}),
+        "cpu": (cpu, {NATS_GO.label}),
+    }
     return {
         name: [*make(rows), "", note]
         for name, (make, needed) in found.items()
-        if all(needed in {line["contender"] for line in row["lines"]} for row in rows)
+        if all(needed <= {line["contender"] for line in row["lines"]} for row in rows)
     }
 
 
@@ -165,17 +161,24 @@ def cpu(rows: Sequence[dict[str, Any]]) -> list[str]:
     return markdown(["row", *names.values()], lines)
 
 
-def next_to_go(run: dict[str, Any]) -> list[str]:
+def go(rows: Sequence[dict[str, Any]]) -> list[str]:
     """
-    Return a line per row. The share of latencies is turned round, so that more is better.
+    Return a line per row: how many times as fast as nats.go the others are.
     """
-    compiled = run["compiled"]
-    ratios = {**run["rates"], **{row: 1 / share for row, share in run["latencies"].items()}}
-    lines = [
-        [f"`{row}`", ratio(value), ratio(compiled[row]) if row in compiled else ""]
-        for row, value in ratios.items()
-    ]
-    return markdown(["row", "x nats.go, pure Python", "x nats.go, compiled"], lines)
+    labels = OWN, PURE, RAW.label
+    lines = []
+    for row in rows:
+        by = {line["contender"]: speed(line) for line in row["lines"] if line["rate"] is not None}
+        ratios = [ratio(by[label] / by[NATS_GO.label]) for label in labels]
+        lines.append([f"`{row['row']}`", *ratios])
+    return markdown(["row", "jetsync", "pure Python", "raw socket"], lines)
+
+
+def speed(line: dict[str, Any]) -> float:
+    """
+    Return the rate of a line, or that of calls that each take the median.
+    """
+    return float(line["rate"] if line["p50"] is None else 1 / line["p50"])
 
 
 def latencies(rows: Sequence[dict[str, Any]]) -> list[str]:

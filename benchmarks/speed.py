@@ -2,7 +2,7 @@
 The picture of the start page: jetsync and nats.go next to nats-py.
 
 ``python -m benchmarks.speed`` draws ``docs/speed.svg`` from ``results/jobs.json``, a run of
-``python -m benchmarks``, and ``results/nats-go.json``, a comparison with a Go program.
+``python -m benchmarks`` with ``--go``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from benchmarks.rows import JETSYNC_UVLOOP, NATS_GO
+
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+RUN = ROOT / "benchmarks" / "results" / "jobs.json"
 PICTURE = ROOT / "docs" / "speed.svg"
 
 JOBS = {
@@ -63,19 +65,16 @@ def jobs() -> list[Job]:
     """
     Return the jobs of the picture.
     """
-    run = json.loads((RESULTS / "jobs.json").read_text("utf-8"))
-    go = json.loads((RESULTS / "nats-go.json").read_text("utf-8"))
+    run = json.loads(RUN.read_text("utf-8"))
     times = {
-        row["row"]: line["times_nats_py"]
+        (row["row"], line["contender"]): line["times_nats_py"]
         for row in run["rows"]
         for line in row["lines"]
-        if line["contender"] == "jetsync, uvloop"
     }
-    found = []
-    for row, name in JOBS.items():
-        share = go["rates"][row] if row in go["rates"] else 1 / go["latencies"][row]
-        found.append(Job(name, times[row], times[row] / share))
-    return found
+    return [
+        Job(name, times[row, JETSYNC_UVLOOP.label], times[row, NATS_GO.label])
+        for row, name in JOBS.items()
+    ]
 
 
 def draw(found: list[Job]) -> str:

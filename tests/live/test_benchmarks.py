@@ -108,6 +108,7 @@ def test_run_with_processes_prints_its_tables(
     assert "client + server" in printed
     assert '"times_raw"' in saved.read_text("utf-8")
     both = page.tables(json.loads(saved.read_text("utf-8")))
+    assert list(both) == ["jobs", "variants"]
     assert "share of raw" in both["jobs"][0]
     row = both["variants"][2].split(" | ")
     assert row[0] == "| `fetch_batch_ack`"
@@ -148,6 +149,29 @@ def test_cpu_of_client_and_server_is_shown_for_each_contender() -> None:
     head, cells = lines[0].split(" | "), lines[2].split(" | ")
     assert dict(zip(head, cells, strict=True))["nats.go"] == "2.0 + 3.2"
     assert cells[1:4] == ["", "", ""]
+
+
+def test_clients_are_compared_with_go_in_the_run_of_the_other_tables() -> None:
+    """
+    A value above 1 is faster, for rates and for the times of single calls.
+    """
+    rates = {
+        "jetsync, uvloop": 3.0,
+        "jetsync (pure Python)": 2.0,
+        "raw socket": 8.0,
+        "nats.go": 4.0,
+    }
+    lines = [
+        {"contender": label, "rate": rate, "p50": None, "cpu_per_message": 1e-6}
+        for label, rate in rates.items()
+    ]
+    absent = {"contender": "nats-py", "rate": None, "p50": None}
+    calls = [{**line, "p50": 1 / line["rate"], "rate": 1.0} for line in lines]
+    rows = [{"row": "fetch", "lines": [*lines, absent]}, {"row": "publish", "lines": calls}]
+    assert page.go(rows)[2:] == [
+        "| `fetch` | 0.75 | 0.50 | 2.00 |",
+        "| `publish` | 0.75 | 0.50 | 2.00 |",
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it for each thread")
