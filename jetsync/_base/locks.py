@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import sys
 import threading
 import time
@@ -146,35 +147,39 @@ class Signal:
     A flag that one thread waits for and any thread sets.
 
     Threads: any thread.
-    Locks: the flag is a lock: it is held while the flag is not set.
+    Locks: none; the flag is set while the queue has an item.
 
     It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
-    next wait.
+    next wait. If two threads set it at the same moment, it may end the wait after that, too.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        # Not a lock: without the GIL, a thread asks 40 times for a lock before it sleeps. With
+        # locks, 16 threads that publish made half as many calls per second, for twice the CPU time.
+        self._items: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
         """Wake the waiting thread, or let the next wait return at once; any thread."""
-        # Releasing twice raises: the flag is set already. Asking first would be a race, and
-        # contextlib.suppress costs more than the release.
-        try:  # noqa: SIM105
-            self._lock.release()
-        except RuntimeError:
-            pass
+        if self._items.empty():
+            self._items.put(None)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds, return whether the flag was set, and clear it."""
-        # On Windows, a signal does not interrupt the wait for a lock.
+        # On Windows, a signal does not interrupt the wait.
         while sys.platform == "win32" and timeout > SIGNAL_CHECK:
-            if self._lock.acquire(timeout=SIGNAL_CHECK):
+            if self._take(SIGNAL_CHECK):
                 return True
             timeout -= SIGNAL_CHECK
-        return self._lock.acquire(timeout=max(timeout, 0.0))
+        return self._take(max(timeout, 0.0))
+
+    def _take(self, timeout: float) -> bool:
+        try:
+            self._items.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        return True
 
 
 class Notifier:

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import itertools
 import pkgutil
+import queue
 import select
 import sys
 import threading
@@ -56,7 +57,7 @@ OUTSIDE = {"__main__", "cli", "devserver", "testing"}
 
 class SkippedTime:
     """
-    Stands for ``time``, ``threading`` and ``select`` in the modules of jetsync.
+    Stands for ``time``, ``threading``, ``queue`` and ``select`` in the modules of jetsync.
 
     Use it before the client is made, because locks are made with the objects that they guard. Waits
     are skipped between `skip` and the end of `measuring`. The event loop of a connection keeps to
@@ -78,11 +79,16 @@ class SkippedTime:
         self._left = 0
 
     def install(self, monkeypatch) -> None:
-        """Replace the modules ``time``, ``threading`` and ``select`` in those of jetsync."""
+        """Replace the modules for which this stands in those of jetsync."""
         for found in pkgutil.iter_modules(jetsync.__path__):
             if found.name not in OUTSIDE:
                 import_all(f"jetsync.{found.name}")
-        ours = {time: _Times(self), threading: _Threads(self), select: _Polls(self)}
+        ours = {
+            time: _Times(self),
+            threading: _Threads(self),
+            queue: _Queues(self),
+            select: _Polls(self),
+        }
         for name, module in list(sys.modules.items()):
             if name.startswith("jetsync.") and name.split(".")[1] not in OUTSIDE:
                 for real, replacement in ours.items():
@@ -292,6 +298,28 @@ class _Threads(_Module):
             return clock.wait(timeout, lambda seconds: real(True, seconds))
 
         self.Lock, self.RLock, self.Event, self.Thread = Lock, RLock, Event, Thread
+
+
+class _Queues(_Module):
+    def __init__(self, clock: SkippedTime) -> None:
+        super().__init__(queue)
+
+        class SimpleQueue(queue.SimpleQueue):
+            def get(self, block: bool = True, timeout: float | None = None) -> object:
+                take = super().get
+
+                def attempt(seconds: float) -> list[object]:
+                    with contextlib.suppress(queue.Empty):
+                        return [take(timeout=seconds)]
+                    return []
+
+                if not block or timeout is None:
+                    return take(block)
+                for item in clock.wait(timeout, attempt):
+                    return item
+                raise queue.Empty
+
+        self.SimpleQueue = SimpleQueue
 
 
 class _Polls(_Module):

@@ -26,7 +26,7 @@ LATE = float(os.environ.get("JETSYNC_TEST_LATE", "6.0"))
 CLUSTER_CLIENT = {"reconnect_wait": 0.05, "max_reconnect_wait": 0.5, "request_timeout": 20.0}
 """Options of a client of a cluster: a stream without a leader does not answer requests."""
 
-_WAITS = re.compile(r"\b(wait|acquire|poll|select|sleep)\(")
+_WAITS = re.compile(r"\b(wait|acquire|poll|select|sleep|get(?=.timeout))\(")
 
 
 def eventually(check, timeout=10.0):
