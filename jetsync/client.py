@@ -222,7 +222,8 @@ class Client:
 
         Consumptions are drained too: jetsync waits until your code has taken their buffered
         messages and their handlers have finished, and sends the acks. Then open publishers wait for
-        their acks, open fast publishers commit, and open atomic batches are discarded.
+        their acks, open fast publishers commit, and open atomic batches are discarded. Other calls,
+        such as ``publish_many`` in another thread, are not waited for, and end as after ``close``.
 
         A signal handler may call this. If the handler interrupted a call of jetsync, this call
         returns immediately, and another thread drains the client.
