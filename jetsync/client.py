@@ -293,6 +293,9 @@ class Client:
         log. The timeout does not interrupt handlers or the body of a loop. If the drain fails, one
         line on stderr says why, and the exit status stays the same.
 
+        For several clients, nest the blocks: the signal stops all of them, and the ends of the
+        blocks drain one client after the other. ``exit_code`` of the innermost block counts.
+
         If the block raises, its exception propagates and the client is not drained.
 
         Args:
@@ -304,7 +307,8 @@ class Client:
                 which is 143 for SIGTERM.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: An argument is not valid.
+            InvalidArgumentError, InvalidTypeError: An argument is not valid. For a signal that no
+                program can handle, such as SIGKILL, the ``with`` statement raises it.
             ConflictingUseError: The ``with`` statement is not in the main thread.
         """
         if timeout is not None:
