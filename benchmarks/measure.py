@@ -159,10 +159,8 @@ class Worker:
     def _read(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
-            return {
-                "failed": f"its process ended with status {self._process.wait()}",
-                "missing": "",
-            }
+            ended = f"its process ended with status {self._process.wait()}"
+            return {"failed": ended, "missing": ended}
         answer: dict[str, Any] = json.loads(line)
         return answer
 

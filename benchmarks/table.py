@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.rows import JETSYNC_PURE, JETSYNC_UVLOOP
+from benchmarks.rows import JETSYNC, JETSYNC_PURE, JETSYNC_UVLOOP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,15 +117,18 @@ def render(row: Row, results: Sequence[Result], heading: str) -> str:
 
 def summary(rows: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     """
-    Return one line per row: jetsync on uvloop, its speed beside the raw socket and nats-py, and the
-    CPU time of both variants of jetsync.
+    Return one line per row: jetsync, its speed beside the raw socket and nats-py, and the CPU time
+    of both variants of jetsync.
+
+    It is jetsync on uvloop, or on asyncio's own loop if uvloop is not installed.
     """
     lines = [["", "jetsync", "raw socket", "share of raw", "x nats-py", "CPU/msg", "pure Python"]]
     for row, results in rows:
         speed = p50_speed if row.latency else rate_speed
         raw, nats_py = (best(results, peer, speed) for peer in ("raw_socket", "nats_py"))
-        by = {result.contender.label: result for result in results}
-        used, pure = (by.get(label) for label in (JETSYNC_UVLOOP.label, JETSYNC_PURE.label))
+        by = {result.contender.label: result for result in results if result.samples}
+        used = by.get(JETSYNC_UVLOOP.label) or by.get(JETSYNC.label)
+        pure = by.get(JETSYNC_PURE.label)
         own = used and speed(used)
 
         def shown(value: float | None, *, latency: bool = row.latency) -> str:

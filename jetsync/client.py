@@ -222,7 +222,8 @@ class Client:
 
         Consumptions are drained too: jetsync waits until your code has taken their buffered
         messages and their handlers have finished, and sends the acks. Then open publishers wait for
-        their acks, open fast publishers commit, and open atomic batches are discarded.
+        their acks, open fast publishers commit, and open atomic batches are discarded. Other calls,
+        such as ``publish_many`` in another thread, are not waited for, and end as after ``close``.
 
         A signal handler may call this. If the handler interrupted a call of jetsync, this call
         returns immediately, and another thread drains the client.
@@ -292,6 +293,9 @@ class Client:
         log. The timeout does not interrupt handlers or the body of a loop. If the drain fails, one
         line on stderr says why, and the exit status stays the same.
 
+        For several clients, nest the blocks: the signal stops all of them, and the ends of the
+        blocks drain one client after the other. ``exit_code`` of the innermost block counts.
+
         If the block raises, its exception propagates and the client is not drained.
 
         Args:
@@ -303,7 +307,8 @@ class Client:
                 which is 143 for SIGTERM.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: An argument is not valid.
+            InvalidArgumentError, InvalidTypeError: An argument is not valid. For a signal that no
+                program can handle, such as SIGKILL, the ``with`` statement raises it.
             ConflictingUseError: The ``with`` statement is not in the main thread.
         """
         if timeout is not None:

@@ -47,7 +47,11 @@ class Peer(BlockingBuckets):
         if options.get("plugin"):
             plugins.append(IdlePlugin())
         self.url = url
-        self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
+        try:
+            self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
+        except jetsync.ConfigurationError as error:
+            # Without uvloop, the run leaves this contender out.
+            raise ImportError(str(error)) from error
         self.jetstream = self.client.jetstream()
         self.bulk_client = (
             jetsync.connect(url, loop=options.get("loop", "auto")) if options.get("two") else None

@@ -16,6 +16,7 @@ from jetsync.errors import ConflictingUseError, InvalidArgumentError, InvalidTyp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from typing_extensions import Self
 
@@ -34,6 +35,12 @@ SHORTEST_DRAIN: Final = 1.0
 # signal a whole group of processes. If a parent in it also passes its signal on, the program gets
 # two: 13 ms apart with `uv run` under supervisord. People take longer, or press Ctrl-C again.
 REPEATS: Final = 0.5
+
+
+class Stopped(SystemExit):
+    """
+    Raised at the end of a block after a signal. A block around it drains its client, too.
+    """
 
 
 class StopSignal:
@@ -99,16 +106,22 @@ class StopSignal:
         try:
             for number in self._signals:
                 self._previous[number] = signal.signal(number, self._handle)
-        except BaseException:
+        except BaseException as error:
             # Also after Ctrl-C, because `with` does not call `__exit__` then.
             self._restore()
+            if isinstance(error, OSError):
+                name = signal.Signals(number).name
+                raise InvalidArgumentError(
+                    f"signals: no program can handle {name}", argument="signals"
+                ) from error
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
+        is_complete = kind is None or kind is Stopped
         try:
-            if self._number is not None and kind is None:
+            if self._number is not None and is_complete:
                 self._on_end(max(self._deadline.remaining(), SHORTEST_DRAIN))
         finally:
             try:
@@ -118,7 +131,7 @@ class StopSignal:
             finally:
                 self._restore()
         if self._number is not None and kind is None:
-            raise SystemExit(self._status(self._number))
+            raise Stopped(self._status(self._number))
 
     @property
     def signal(self) -> int | None:
@@ -138,7 +151,7 @@ class StopSignal:
         """
         return self._latch.wait(Deadline.after(timeout).remaining())
 
-    def _handle(self, number: int, _: object) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._number is not None:
             if self._repeats.expired():
                 # The second signal: do not wait any longer.
@@ -151,6 +164,10 @@ class StopSignal:
         self._on_change(True)
         # Not `threading.Thread`: the interrupted code may hold a lock that its `start` takes.
         _thread.start_new_thread(self._watch_time, ())
+        around = getattr(self._previous.get(number), "__self__", None)
+        if isinstance(around, StopSignal):
+            # The block of another client: its reads end, too.
+            around._handle(number, frame)  # noqa: SLF001 - of the same class
 
     def _watch_time(self) -> None:
         if not self._over.wait(self._deadline.remaining()):

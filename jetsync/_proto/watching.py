@@ -7,7 +7,8 @@ Each entry tells how many follow it when its server sends it. So the initial ent
 one that none follows. But if a key changes before its initial entry was sent, many buckets no
 longer have that entry. The server then sends only the change, in its place among the changes of
 other keys and new keys. If keys change faster than they are taken, some entry always follows.
-Therefore the initial entries are also counted.
+Therefore the initial entries are also counted. If none follows before all of them have arrived, the
+watch asks for the last revision in the bucket, because servers count changes late.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ class WatchEngine:
         self._there = there
         self._before = before
         self._most = math.inf if complete else MOST
-        self._complete = complete
         # The last revision in the bucket when the server first said that it has sent everything,
-        # for a caller who needs complete entries. All initial ones arrive up to it.
+        # although not all initial entries have arrived. The missing ones arrive up to it.
         self._goal: int | None = None
         # The entries that have arrived, and those of them that are certainly initial ones.
         self._taken = self._taken_initial = 0
@@ -131,7 +131,7 @@ class WatchEngine:
         If a key changes, servers count its old revision as removed before they count the new one
         as pending. So for a moment they say that nothing is pending (seen on 2.15.1).
         """
-        if self._complete and self._goal is None and self._there:
+        if self._goal is None and self._there:
             return True
         self.current = self._goal is None or self._revision >= self._goal
         return False

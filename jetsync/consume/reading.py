@@ -142,13 +142,14 @@ class Reading:
         self._unraised.clear()
 
     def raise_once(self) -> None:
-        """Raise why it ended, in the first call."""
+        """Raise why it ended, in the first call after that; return if it is open."""
+        if not isinstance(self.error, Exception):
+            return
         try:
             self._unraised.pop()
         except IndexError:
             return
-        if isinstance(self.error, Exception):
-            raise_failure(self.error)
+        raise_failure(self.error)
 
     def end_loop(self) -> NoReturn:
         """End a loop: with the error in the first call, and silently if the client was closed."""

@@ -238,8 +238,10 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
     Return an iterator over the messages that a call was given.
 
     Raises:
-        InvalidTypeError: *messages* is not iterable.
+        InvalidTypeError: *messages* is not iterable, or is a single text or payload.
     """
+    if isinstance(messages, (str, bytes, bytearray, memoryview)):
+        raise wrong_type("messages", "an iterable of messages", messages)
     try:
         return iter(messages)
     except TypeError as error:

@@ -38,7 +38,7 @@ def validate_subject(subject: str) -> str:
     Raises:
         InvalidTypeError: It is not text.
         InvalidSubjectError: It is empty or too long, or has an empty token, a space, a control
-            character or a wildcard.
+            character, a lone surrogate or a wildcard.
     """
     # One match for the usual case, because every published message passes here.
     if (
@@ -89,8 +89,10 @@ def _tokens(given: object) -> list[str]:
     subject = check_text(given)
     if not subject:
         raise errors.InvalidSubjectError(subject, "it is empty")
-    if _FORBIDDEN_CHARACTER.search(subject):
-        raise errors.InvalidSubjectError(subject, "it contains a space or a control character")
+    found = _FORBIDDEN_CHARACTER.search(subject)
+    if found:
+        forbidden = "a lone surrogate" if found[0] >= "\ud800" else "a space or a control character"
+        raise errors.InvalidSubjectError(subject, f"it contains {forbidden}")
     if len(subject) > _CERTAINLY_SHORT and len(subject.encode()) > LONGEST_SUBJECT:
         raise errors.InvalidSubjectError(
             f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes"

@@ -12,7 +12,7 @@ import pytest
 
 from jetsync._base import deadline, stop_signal
 from jetsync._base.stop_signal import STOP_SIGNALS, StopSignal
-from jetsync.errors import ConflictingUseError
+from jetsync.errors import ConflictingUseError, InvalidArgumentError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -215,6 +215,69 @@ def test_an_exception(block, calls):
     with pytest.raises(KeyError):
         program()
     assert calls == [True, "slept 0.5", False]
+
+
+def test_a_signal_stops_all_nested_blocks(block, calls):
+    """
+    The signal stops the block of each client, from the inside out, and the innermost status counts.
+    """
+
+    def program():
+        with block() as outer, block(exit_code=7) as inner:
+            signal.raise_signal(signal.SIGTERM)
+            assert (outer.signal, inner.signal) == (signal.SIGTERM, signal.SIGTERM)
+            assert calls == [True, True]
+
+    with pytest.raises(SystemExit) as caught:
+        program()
+    assert (caught.value.code, calls[2:]) == (7, ["end", "slept 0.5", False, "end", False])
+
+
+def test_a_second_signal_interrupts_nested_blocks(block, calls, clock):
+    """
+    A second signal ends all blocks at once, and none of them is drained.
+    """
+
+    def program():
+        with block(), block():
+            signal.raise_signal(signal.SIGTERM)
+            clock.now += 0.5
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("not interrupted")
+
+    with pytest.raises(SystemExit):
+        program()
+    assert calls == [True, True, False, False]
+
+
+def test_a_previous_handler_of_the_program_is_not_called(block):
+    """
+    Only blocks call each other: a handler of the program itself might end it.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("called"))
+    try:
+        with pytest.raises(SystemExit), block():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+def test_a_signal_that_no_program_can_handle(calls):
+    """
+    SIGKILL is refused, and the handlers of the other signals are as before.
+    """
+    stop = StopSignal(
+        (signal.SIGTERM, signal.SIGKILL),
+        None,
+        600.0,
+        on_change=calls.append,
+        on_timeout=print,
+        on_end=print,
+    )
+    with pytest.raises(InvalidArgumentError, match="no program can handle SIGKILL"):
+        stop.__enter__()
+    assert calls == [False]
 
 
 def test_a_waiting_thread(block):

@@ -193,3 +193,13 @@ class TestEnd:
             eventually(lambda: reading.over._waiting)
             reading.end()
             assert waiting.result(10)
+
+    def test_a_call_before_the_end_keeps_the_error(self, reading):
+        """
+        A call before the end raises nothing, and leaves the error to the first call after it.
+        """
+        reading.raise_once()
+        reading.end(jetsync.ConsumerDeletedError())
+        with pytest.raises(jetsync.ConsumerDeletedError):
+            reading.raise_once()
+        reading.raise_once()

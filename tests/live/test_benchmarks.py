@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks import compare, growth, latency, objects, page, speed, threads
 from benchmarks.jobs import SERVER_PID
-from benchmarks.measure import Result, Settings, Stage
+from benchmarks.measure import Result, Settings, Stage, Worker
 from benchmarks.peers import jetsync as jetsync_peer
 from benchmarks.peers import raw_socket
-from benchmarks.rows import JETSYNC_UVLOOP, JOBS, RAW, ROWS, Contender, Row
+from benchmarks.rows import JETSYNC, JETSYNC_UVLOOP, JOBS, RAW, ROWS, Contender, Row
 from benchmarks.table import summary, to_json
 
 # They run every benchmark with every client.
@@ -91,6 +92,34 @@ def test_every_job_is_compared_with_the_raw_socket(nats_server: DevServer) -> No
     assert [line.split()[0] for line in lines[1:]] == [row.name for row in JOBS]
     place = lines[0].index("share of raw")
     assert all(float(line[place:].split()[0]) >= 0 for line in lines[1:])
+
+
+def test_summary_without_uvloop_shows_asyncio(nats_server: DevServer) -> None:
+    """
+    If uvloop is not installed, the summary shows jetsync on asyncio's own loop.
+    """
+    row = next(row for row in JOBS if row.name == "fetch")
+    measured = Result(JETSYNC, [_sample(nats_server.url, row, JETSYNC)])
+    lines = summary([(row, [measured, Result(JETSYNC_UVLOOP, [], "not here")])]).splitlines()
+    assert lines[1].split()[:3] == ["fetch", f"{measured.rate:,.0f}", "msg/s"]
+
+
+def test_jetsync_without_uvloop_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A line on uvloop is left out if uvloop is not installed, as with the other clients.
+    """
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(ImportError, match="uvloop"):
+        jetsync_peer.Peer("nats://127.0.0.1:1", JETSYNC_UVLOOP.options)
+
+
+def test_contender_that_ends_at_once_is_left_out() -> None:
+    """
+    The run says that the process of a contender ended, not that the contender lacks the row.
+    """
+    worker = Worker(replace(JETSYNC, command=(sys.executable, "-c", "")), "nats://127.0.0.1:1", 0)
+    worker.close()
+    assert worker.missing == "its process ended with status 0"
 
 
 def test_run_with_processes_prints_its_tables(

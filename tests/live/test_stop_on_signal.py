@@ -178,6 +178,20 @@ def test_it_finishes_the_buffered_messages(js, stream, worker, program, body, nu
     eventually(is_settled)
 
 
+def test_a_signal_stops_the_clients_of_nested_blocks(js, stream, worker, program):
+    """
+    The block of another client inside does not keep the signal from the client outside.
+    """
+    fill(js, stream, 100)
+    body = """
+    with jetsync.connect(sys.argv[1]) as other, other.stop_on_signal():
+        with worker.consume(max_messages=10) as messages:
+            for message in messages:
+                work(message)
+"""
+    assert program(body, signal.SIGTERM) == (143, "")
+
+
 def test_a_wait_for_messages_ends(js, stream, worker, program):
     """
     A loop that waits for its next message ends at once.

@@ -39,6 +39,11 @@ class TestSubjects:
                 validate(subject)
             assert caught.value.subject == subject
 
+    def test_the_error_names_a_lone_surrogate(self):
+        """A lone surrogate, which cannot be encoded, is not called a space."""
+        with pytest.raises(InvalidSubjectError, match="it contains a lone surrogate"):
+            validate_subject("a.\ud800")
+
     @pytest.mark.parametrize("subject", ["*", ">", "a.*", "a.>", "*.b.*", "a.*.>"])
     def test_wildcards_are_valid_only_for_subscribing(self, subject):
         """Wildcards are valid for subscribing, but not for publishing."""

@@ -472,6 +472,16 @@ class TestEnd:
             with pytest.raises(jetsync.HandleClosedError):
                 watch.next(timeout=0)
 
+    def test_the_bucket_is_deleted_after_a_quiet_time(self, js, kv):
+        """
+        A loop over the watch does not end silently if an earlier wait has found no entry.
+        """
+        with kv.watch() as watch:
+            assert watch.next(timeout=0.01) is None
+            js.delete_key_value(kv.bucket)
+            with pytest.raises(jetsync.BucketNotFoundError):
+                list(watch)
+
     @pytest.mark.parametrize("revisions", [3, 9])
     def test_the_bucket_is_recreated(self, js, kv, revisions):
         """

@@ -211,8 +211,9 @@ class TestReport:
         for fields in ({"window": 1.5}, {"window": True}, {"ack_timeout": "1"}):
             with pytest.raises(jetsync.InvalidTypeError):
                 js.publish_many(messages, **fields)
-        with pytest.raises(TypeError):
-            js.publish_many(5)
+        for wrong in (5, stream.name, b"x"):
+            with pytest.raises(jetsync.InvalidTypeError, match="an iterable of messages"):
+                js.publish_many(wrong)
         assert messages.taken == 0
         assert sent_nothing(client, before)
 

@@ -462,7 +462,7 @@ class TestArguments:
         """
         Values that are not a message, or not an iterable of messages, are refused.
         """
-        for wrong in (None, 5):
+        for wrong in (None, 5, "a.b"):
             with pytest.raises(jetsync.InvalidTypeError, match="iterable"):
                 fast(js).add_many(wrong)
         for wrong in ((), ("a",), None):
