@@ -4,6 +4,7 @@ One stream: its configuration, its contents, its consumers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -12,7 +13,13 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.lists import pages
 from jetsync._api.repeats import connected
-from jetsync._api.replica_or_leader import confirmed_get, direct_get, leader_get, shown_by
+from jetsync._api.replica_or_leader import (
+    confirmed_get,
+    direct_get,
+    last_of_all,
+    leader_get,
+    shown_by,
+)
 from jetsync._base.fields import aware, check_exclusive, config_of, whole_number
 from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration
@@ -1112,6 +1119,8 @@ class Stream:
             get = confirmed_get if tries_direct else leader_get
         else:
             get = direct_get if direct else leader_get
+        if request.get("last_by_subj") == ">":
+            get = partial(last_of_all, get)
         enter = context.plugins.enter_fetch
         if enter is None:
             message = get(context, self._name, request, deadline)

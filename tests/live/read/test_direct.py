@@ -467,6 +467,26 @@ class TestAtATime:
 
 
 @pytest.mark.versions
+@pytest.mark.parametrize("storage", ["memory", "file"])
+@pytest.mark.parametrize("direct", [True, False, None])
+def test_the_last_message_of_a_stream(any_js, unique, storage, direct):
+    """
+    ``get_last`` finds the last message of a stream, although later ones were deleted.
+    """
+    stream = any_js.create_stream(
+        unique, subjects=[unique, f"{unique}.>"], storage=storage, allow_direct=True
+    )
+    for subject in (f"{unique}.a.b", unique, f"{unique}.a"):
+        any_js.publish(subject)
+    for sequence in (3, 2, 1):
+        assert stream.get_last(">", direct=direct).sequence == sequence
+        stream.delete_message(sequence)
+    with pytest.raises(jetsync.MessageNotFoundError, match="subject '>'"):
+        stream.get_last(">", direct=direct)
+    stream.delete()
+
+
+@pytest.mark.versions
 class TestNotSupported:
     def test_a_server_without_pages(self, server_for, unique):
         """
