@@ -879,7 +879,7 @@ class Stream:
         moment = optional_number("up_to_sequence", up_to_sequence)
         before = None if up_to_time is None else format_time(up_to_time, "up_to_time")
         page = optional_number("batch", batch)
-        check_stream(self._context, self._name, deadline)
+        known = check_stream(self._context, self._name, deadline)
         if moment is not None and moment > self._info.state.last_seq:
             # With a sequence in the future, the next page would contain newer messages.
             moment = min(moment, self._current(deadline).state.last_seq) or None
@@ -889,6 +889,7 @@ class Stream:
             subjects=names,
             moment=moment,
             up_to_time=before,
+            finds_times=known.finds_times,
             page=page,
             split=split,
             reread=reread,

@@ -246,6 +246,24 @@ class TestMultiLastForms:
         assert batch.up_to_sequence == 4
         assert sequences(foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns + 1)) == [4, 5]
 
+    def test_after_deletions(self, foo):
+        """
+        Earlier snapshots can be read although messages between were deleted.
+        """
+        # Servers before 2.12.5 look for a time in the wrong half of these sequences.
+        for sequence in (1, 4, 6, 7, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 20):
+            foo.delete_message(sequence)
+        for sequence, expected in (
+            (3, [2, 3]),
+            (5, [2, 5]),
+            (7, [2, 5]),
+            (9, [5, 8]),
+            (10, [5, 8]),
+        ):
+            batch = foo.get_last_for([f"{foo.name}.*"], up_to_sequence=sequence, timeout=10)
+            assert sequences(batch) == expected
+            assert batch.up_to_sequence == sequence
+
     def test_batch_and_subjects(self, foo):
         """
         Pages of one message are complete, although servers 2.11 report wrong counts.
