@@ -263,7 +263,12 @@ class Stream:
         check_exclusive(sequence=sequence, keep=keep)
         if keep is not None:
             request["keep"] = whole_number("keep", keep, 0)
-        answer = self._api("PURGE", request or None, self._context.deadline(timeout))
+        deadline = self._context.deadline(timeout)
+        if sequence == 1:
+            # No message has a lower sequence, but servers before 2.14 remove all messages.
+            self._current(deadline)
+            return 0
+        answer = self._api("PURGE", request or None, deadline)
         return read_count(answer.get("purged", 0), "the number of purged messages")
 
     def backup(
