@@ -4,6 +4,7 @@ One stream: its configuration, its contents, its consumers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -12,7 +13,13 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.lists import pages
 from jetsync._api.repeats import connected
-from jetsync._api.replica_or_leader import confirmed_get, direct_get, leader_get, shown_by
+from jetsync._api.replica_or_leader import (
+    confirmed_get,
+    direct_get,
+    last_of_all,
+    leader_get,
+    shown_by,
+)
 from jetsync._base.fields import aware, check_exclusive, config_of, whole_number
 from jetsync._base.integers import read_count
 from jetsync._base.iterations import Iteration
@@ -256,7 +263,12 @@ class Stream:
         check_exclusive(sequence=sequence, keep=keep)
         if keep is not None:
             request["keep"] = whole_number("keep", keep, 0)
-        answer = self._api("PURGE", request or None, self._context.deadline(timeout))
+        deadline = self._context.deadline(timeout)
+        if sequence == 1:
+            # No message has a lower sequence, but servers before 2.14 remove all messages.
+            self._current(deadline)
+            return 0
+        answer = self._api("PURGE", request or None, deadline)
         return read_count(answer.get("purged", 0), "the number of purged messages")
 
     def backup(
@@ -872,7 +884,7 @@ class Stream:
         moment = optional_number("up_to_sequence", up_to_sequence)
         before = None if up_to_time is None else format_time(up_to_time, "up_to_time")
         page = optional_number("batch", batch)
-        check_stream(self._context, self._name, deadline)
+        known = check_stream(self._context, self._name, deadline)
         if moment is not None and moment > self._info.state.last_seq:
             # With a sequence in the future, the next page would contain newer messages.
             moment = min(moment, self._current(deadline).state.last_seq) or None
@@ -882,6 +894,7 @@ class Stream:
             subjects=names,
             moment=moment,
             up_to_time=before,
+            finds_times=known.finds_times,
             page=page,
             split=split,
             reread=reread,
@@ -1112,6 +1125,8 @@ class Stream:
             get = confirmed_get if tries_direct else leader_get
         else:
             get = direct_get if direct else leader_get
+        if request.get("last_by_subj") == ">":
+            get = partial(last_of_all, get)
         enter = context.plugins.enter_fetch
         if enter is None:
             message = get(context, self._name, request, deadline)

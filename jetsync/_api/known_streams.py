@@ -17,8 +17,8 @@ import attrs
 
 from jetsync import errors
 from jetsync.values.codec import from_wire
-from jetsync.values.server_versions import api_level_of
-from jetsync.values.stream_config import StreamConfig
+from jetsync.values.server_versions import TIMES_LEVEL, api_level_of
+from jetsync.values.stream_config import StorageType, StreamConfig
 from jetsync.values.subjects import overlap
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class KnownStream:
     def keep(self) -> None:
         """Trust the configuration again, because the stream does not answer."""
         self.asked = time.monotonic()
+
+    @property
+    def finds_times(self) -> bool:
+        """Whether its server finds messages by their time."""
+        return self.level >= TIMES_LEVEL or self.config.storage is not StorageType.MEMORY
 
     def takes(self, subject: str) -> bool:
         """Return whether it stores messages to *subject*."""

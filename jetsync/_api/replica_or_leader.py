@@ -288,6 +288,32 @@ def confirmed_get(
         nothing = None
 
 
+def last_of_all(
+    get: Callable[[Context, str, Mapping[str, Any], Deadline], StoredMessage],
+    context: Context,
+    stream: str,
+    request: Mapping[str, Any],
+    deadline: Deadline,
+) -> StoredMessage:
+    """
+    Return the last message of a stream, whose subject in *request* is ``>``.
+
+    For this subject, servers look only at the last sequence. If that message was removed, they find
+    nothing (seen up to 2.15.1), but for other wildcards they find the last message that is left.
+    """
+    try:
+        return get(context, stream, request, deadline)
+    except errors.MessageNotFoundError:
+        found: list[StoredMessage] = []
+        # One of them matches each subject.
+        for subject in ("*", "*.>"):
+            with contextlib.suppress(errors.MessageNotFoundError):
+                found.append(get(context, stream, {"last_by_subj": subject}, deadline))
+        if not found:
+            raise
+        return max(found, key=lambda message: message.sequence)
+
+
 def _reading(request: Mapping[str, Any]) -> Reading:
     """Return what is read, which decides the mirrors that may answer."""
     subject = request.get("last_by_subj")

@@ -379,6 +379,10 @@ class AtomicBatchEngine(Generic[Item]):
         """Record that the stream has the messages, from this attempt or an earlier one."""
         self.ending, self.ack, self.phase = Ending.STORED, ack, BatchPhase.COMMITTED
 
+    def found_part(self) -> None:
+        """Record that the stream has a part of the batch, although the server refused it."""
+        self.ending = Ending.SPLIT
+
     def in_doubt(self) -> None:
         """Record that the attempt failed, but an earlier one may be stored."""
         self.ending = Ending.UNKNOWN

@@ -25,6 +25,7 @@ Behaviour of servers 2.14.6 and 2.15.1:
 from __future__ import annotations
 
 import enum
+import sys
 from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -177,6 +178,8 @@ class Ledger:
     # the sequence that it has confirmed.
     _lost_seqs: set[int] = attrs.field(factory=set, init=False, repr=False)
     _lost_ahead: int = attrs.field(default=0, init=False, repr=False)
+    # The last sequence that may be confirmed.
+    _end: int = attrs.field(default=sys.maxsize, init=False, repr=False)
 
     @property
     def acknowledged(self) -> int:
@@ -202,6 +205,7 @@ class Ledger:
     def cover(self, seq: int) -> None:
         """Confirm everything up to *seq* except what is known to be lost."""
         covered, lost = self.covered, self._lost_seqs
+        seq = min(seq, self._end)
         if seq <= covered:
             return
         if lost:
@@ -226,6 +230,11 @@ class Ledger:
         self.lost += len(new)
         self._lost_ahead += ahead
         known.update(new)
+
+    def refused(self, seq: int) -> None:
+        """Confirm nothing from *seq* on: the refusal of this message has ended the publisher."""
+        self._end = min(self._end, max(seq - 1, 0))
+        self.covered = min(self.covered, self._end)
 
 
 class FastIngest:
@@ -506,6 +515,7 @@ class FastIngest:
             elif self._gap_ok:
                 self.ledger.lose(seq, seq, error)
             else:
+                self.ledger.refused(seq)
                 self.fail(error, Event.BROKEN)
         elif isinstance(answer.get("stream"), str):
             self._on_end(answer, seq)
@@ -554,7 +564,10 @@ class FastIngest:
             or not self._gap_ok
             or (self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END})
         ):
-            # The server ends the batch at the next message and reports what it has.
+            # The server ends the batch at the next message and reports what it has. Or it goes on,
+            # and confirms later messages together with the refused one (seen up to 2.15.1).
+            if not self._gap_ok and op != OP_PING:
+                self.ledger.refused(seq)
             self.fail(error, Event.FAILED if self._gap_ok or over else Event.BROKEN)
         elif op == OP_PING:
             self._pause(op, now)

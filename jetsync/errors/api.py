@@ -850,9 +850,9 @@ class BatchGapError(PublishError):
 
 class AtomicityError(PublishError):
     """
-    The server did not treat the messages as an atomic batch, and stored them one by one.
+    The server did not treat the messages as an atomic batch, and stored some or all of them.
 
-    ``sequence`` is the stream sequence of the last message that was stored.
+    ``sequence`` is the stream sequence of the last message that was stored, if the server said so.
     """
 
     def __init__(

@@ -733,6 +733,9 @@ class KeyValue(Generic[ValueT]):
                 continue
             # Only up to the marker: a later revision is a new value.
             before = entry.revision + (1 if old else 0)
+            if before == 1:
+                # Nothing is older, but servers before 2.14 remove all revisions.
+                continue
             request = {"filter": bucket.layout.origin_subject(key), "seq": before}
             stream = bucket.layout.origin_stream
             with bucket.origin_named:

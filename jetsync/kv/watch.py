@@ -34,6 +34,8 @@ from jetsync.consume.pull_feed import empty_pull
 from jetsync.consume.reading import Reading, shown
 from jetsync.kv.entry import ValueT, delivered_entry
 from jetsync.values.consumer_config import DeliverPolicy
+from jetsync.values.server_versions import FILTERS_LEVEL, level_of_version
+from jetsync.values.subjects import common_wildcard, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -513,6 +515,15 @@ class Watch(Generic[ValueT]):
         self._check_current(deadline)
 
 
+def _shown_if(
+    filters: Sequence[str], prefix: str, show: Callable[[Entry], Any] | None, entry: Entry
+) -> Any:
+    """Return what is handed out in place of an entry; None if no filter matches its subject."""
+    if not any(overlap(each, prefix + entry.key) for each in filters):
+        return None
+    return entry if show is None else show(entry)
+
+
 def _reason(error: errors.StreamNotFoundError) -> str | None:
     """Return what an error says besides that there is no stream; None if that is all."""
     return None if error.description == MISSING else error.description
@@ -558,7 +569,12 @@ def watch_subjects(
     if not is_new:
         # Asked before the consumer is created: entries up to this revision are initial.
         before, created = _stream_admin.position(context, stream, deadline)
-    wanted = {**filter_fields(filters), "deliver_policy": policy.value}
+    asked = filters
+    if len(filters) > 1 and level_of_version(context.server.version) < FILTERS_LEVEL:
+        # This server would leave entries out.
+        asked, show = [common_wildcard(filters)], options.get("shown")
+        options["shown"] = partial(_shown_if, filters, bucket.layout.read_prefix, show)
+    wanted = {**filter_fields(asked), "deliver_policy": policy.value}
     if from_revision is not None:
         wanted["opt_start_seq"] = from_revision
     if meta_only:

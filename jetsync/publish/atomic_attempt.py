@@ -34,7 +34,7 @@ from jetsync.values.pub_acks import BatchAck
 from jetsync.values.server_versions import MARKER_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jetsync._proto.outcome import OutcomeRule
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.atomic_messages import AtomicOptions, BatchItem, BatchMessages
+    from jetsync.values.stored import StoredMessage
 
 # Bound here, because looking up a member of an enumeration costs a tenth of staging a message.
 _OPEN: Final = LaneState.OPEN
@@ -90,6 +91,7 @@ class BatchAttempt:
         self.id: str = engine.batch_id
         self.messages = messages
         self.whole: bool = options is None
+        self._context = context
         self._streams = context.streams
         self.engine: AtomicBatchEngine[BatchItem] = engine
         self._epoch = known.epoch
@@ -344,6 +346,11 @@ class BatchAttempt:
             if error.limit is not None:
                 self._streams.batch_limits = {epoch: error.limit}
             raise
+        except errors.StreamFullError as error:
+            if not (part.commit and self._is_partly_stored(deadline)):
+                raise
+            engine.found_part()
+            raise errors.AtomicityError(self.id, stream=self.known.name) from error
         except errors.JetSyncError as error:
             if engine.ending is not None:
                 # The server has answered.
@@ -358,6 +365,17 @@ class BatchAttempt:
                     self._is_answered = True
                     self._connection.refusals.batches.pop(self.id, None)
             raise
+
+    def _is_partly_stored(self, deadline: Deadline) -> bool:
+        """
+        Return whether the stream has messages of the batch, although the server refused it.
+
+        Servers may store the messages before the one that exceeds the limit of its subject (seen up
+        to 2.15.1).
+        """
+        if not self.known.config.discard_new_per_subject:
+            return False
+        return any(True for _ in _own_messages(self._context, self, deadline))
 
     def _unknown(
         self, subject: str, deadline: Deadline, cause: Exception
@@ -480,18 +498,33 @@ def _find_stored(context: Context, attempt: BatchAttempt, deadline: Deadline) ->
         deadline: Deadline of the call.
     """
     engine, stream = attempt.engine, attempt.known.name
-    size, items = engine.size, attempt.items()
+    size = engine.size
+    for message in _own_messages(context, attempt, deadline):
+        with contextlib.suppress(KeyError, ValueError):
+            batch_id = message.headers[names.BATCH_ID]
+            first = message.sequence - int(message.headers[names.BATCH_SEQUENCE]) + 1
+            ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
+            engine.found_stored(ack)
+            return ack
+    return None
+
+
+def _own_messages(
+    context: Context, attempt: BatchAttempt, deadline: Deadline
+) -> Iterator[StoredMessage]:
+    """
+    Yield the last messages of the subjects of the last and of the first message, if the batch or an
+    earlier attempt has stored them.
+    """
+    items = attempt.items()
     for subject in dict.fromkeys((items[-1][0], items[0][0])):
         # A message that cannot be read, or that another publisher wrote, proves nothing.
-        with contextlib.suppress(errors.JetSyncError, KeyError, ValueError):
-            message = leader_get(context, stream, {"last_by_subj": subject.decode()}, deadline)
-            batch_id = message.headers.get(names.BATCH_ID, "")
-            if batch_id in engine.ids:
-                first = message.sequence - int(message.headers[names.BATCH_SEQUENCE]) + 1
-                ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
-                engine.found_stored(ack)
-                return ack
-    return None
+        with contextlib.suppress(errors.JetSyncError):
+            message = leader_get(
+                context, attempt.known.name, {"last_by_subj": subject.decode()}, deadline
+            )
+            if message.headers.get(names.BATCH_ID, "") in attempt.engine.ids:
+                yield message
 
 
 def _still_unknown(

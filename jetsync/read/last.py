@@ -8,7 +8,6 @@ during the read, and finds the subjects whose message of the snapshot is gone.
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +19,9 @@ from jetsync.errors import PermissionDeniedError, TooManySubjectsError
 from jetsync.read.pages import PAGE_BYTES, PageReader, ReadPlan
 from jetsync.values.codec import format_time, parse_time_ns
 from jetsync.values.stream_config import RetentionPolicy
-from jetsync.values.subjects import has_wildcard
+from jetsync.values.subjects import common_wildcard, has_wildcard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jetsync._api.mirrors import Reading
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_info import StreamInfo
@@ -80,7 +77,7 @@ class OnePage(ReadPlan):
         names = [name for name in engine.part if not has_wildcard(name)]
         wildcards = [name for name in engine.part if has_wildcard(name)]
         if len(names) > FEW:
-            listed = reader.info(_common_wildcard(names)).state.subjects
+            listed = reader.info(common_wildcard(names)).state.subjects
             names = [name for name in names if name in listed]
         moment = math.inf if engine.moment is None else engine.moment
         before = math.inf if self.up_to_time is None else parse_time_ns(self.up_to_time)
@@ -102,6 +99,7 @@ class LastPlan(OnePage):
         subjects: Subjects and wildcards, each once.
         moment: The sequence up to which to look, at most the stream's last one.
         up_to_time: The time before which to look, instead of *moment*.
+        finds_times: Whether the server finds messages by their time.
         page: Messages of one request at most.
         split: Whether to split a read that is too large for one request.
         reread: Whether to read missing subjects again.
@@ -112,6 +110,7 @@ class LastPlan(OnePage):
     _stream: str
     _subjects: tuple[str, ...]
     _moment: int | None
+    _finds_times: bool
     _page: int | None
     _split: bool
     _reread: bool
@@ -193,6 +192,8 @@ class LastPlan(OnePage):
 
     def _time_after(self, moment: int, reader: PageReader) -> str | None:
         """Return a time that separates *moment* from all later messages; None if unknown."""
+        if not self._finds_times:
+            return None
         try:
             first = reader.first_at_leader({"seq": moment + 1, "next_by_subj": ">"})
         except PermissionDeniedError:
@@ -343,10 +344,3 @@ def _removes_otherwise(info: StreamInfo, first_sequence: int) -> bool:
         return True
     limits = (config.max_age, config.max_bytes, config.max_msgs)
     return info.state.first_seq != first_sequence and any((limit or 0) > 0 for limit in limits)
-
-
-def _common_wildcard(names: Sequence[str]) -> str:
-    """Return a wildcard that matches all of these subjects."""
-    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    common = itertools.takewhile(lambda tokens: len({*tokens}) == 1, levels)
-    return ".".join([*(tokens[0] for tokens in common), ">"])

@@ -124,6 +124,19 @@ BROKEN_ATOMIC: Final[Mapping[str, str]] = {
 }
 """Servers whose atomic batches are not atomic, and why."""
 
+FILTERS_LEVEL: Final = 3
+"""
+The API level from which a consumer gets all messages of several filters, and their right number.
+Before, a filter with ``*`` hides messages of another one, and so does one that is the beginning of
+another one's subjects (seen on 2.10.26, 2.11.11 and 2.12.2, but not on 2.12.5).
+"""
+
+TIMES_LEVEL: Final = 3
+"""
+The API level from which streams in memory find messages by their time although others were removed.
+Before, such a search may end too early (seen on 2.11.11, 2.12.0 and 2.12.2, but not on 2.12.5).
+"""
+
 _VALUE_NEEDS: Final[Mapping[tuple[str, str], str]] = {
     ("priority_policy", "prioritized"): "2.12",
     ("ack_policy", "flow_control"): "2.14",

@@ -7,11 +7,15 @@ and gets no answer. So subjects are checked before anything is sent.
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jetsync import errors
 from jetsync._base.fields import wrong_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Characters that no token may contain. Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
@@ -121,6 +125,15 @@ def overlap(one: str, other: str) -> bool:
         if mine != theirs and "*" not in {mine, theirs}:
             return False
     return len(left) == len(right)
+
+
+def common_wildcard(subjects: Sequence[str]) -> str:
+    """
+    Return a wildcard that matches all that these subjects and wildcards match.
+    """
+    levels = zip(*(subject.split(".")[:-1] for subject in subjects), strict=False)
+    common = itertools.takewhile(lambda tokens: len({*tokens}) == 1, levels)
+    return ".".join([*(tokens[0] for tokens in common), ">"])
 
 
 def validate_name(kind: str, name: str) -> str:

@@ -638,6 +638,21 @@ class TestGapFail:
         assert talk.engine.phase is Phase.FAILED
         assert (talk.ledger.acknowledged, talk.ledger.lost) == (1, 0)
 
+    @pytest.mark.parametrize("is_early", [True, False])
+    def test_nothing_is_confirmed_after_a_refused_message(self, is_early):
+        """Servers confirm later messages together with a refused one, but the engine does not."""
+        talk = Talk(gap="fail", open_with=2)
+        talk.send(5)
+        talk.ack(4, 2)
+        if is_early:
+            talk.ack(6, 2)
+        talk.say(refusal(wrong_sequence()), 5)
+        talk.ack(6, 2)
+        talk.end(6)
+        assert isinstance(talk.engine.failure, errors.WrongLastSequenceError)
+        assert talk.engine.phase is Phase.FAILED
+        assert (talk.ledger.acknowledged, talk.ledger.lost) == (4, 0)
+
     def test_no_answer_is_awaited_after_a_refusal_of_the_batch(self):
         """If a refusal ends the batch, no further answer is awaited."""
         talk = Talk(gap="fail", open_with=10)

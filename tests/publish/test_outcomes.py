@@ -606,7 +606,7 @@ class BatchRun:
     def __init__(self, outcome, *, safe):
         self.batch = SimpleNamespace(batch=None)
         self.outcome = outcome
-        known = SimpleNamespace(name="S", epoch=1, level=4)
+        known = SimpleNamespace(name="S", epoch=1, level=4, config=jetsync.StreamConfig(name="S"))
         wire = SimpleNamespace(last=lambda part, item: (b"a", b"", b""), blocks=lambda *_: ())
         wire.head = b""
         messages = SimpleNamespace(

@@ -29,6 +29,35 @@ def old(server_for):
         js.delete_stream("OLD")
 
 
+class TestPurges:
+    @pytest.mark.parametrize("storage", ["memory", "file"])
+    @pytest.mark.parametrize("subject", [None, ">", "OLD.*"])
+    def test_nothing_is_before_the_first_sequence(self, old, storage, subject):
+        """
+        A purge of all messages before sequence 1 removes nothing, and needs the stream.
+        """
+        js, stream = old
+        js.delete_stream("OLD")
+        stream = js.create_stream("OLD", subjects=["OLD.>"], storage=storage)
+        js.publish("OLD.a")
+        assert stream.purge(subject, sequence=1) == 0
+        assert stream.info().state.messages == 1
+        js.delete_stream("OLD")
+        with pytest.raises(jetsync.StreamNotFoundError):
+            stream.purge(subject, sequence=1)
+        js.create_stream("OLD", subjects=["OLD.>"], storage=storage)
+
+    def test_a_young_marker_at_the_first_revision(self, old):
+        """
+        ``purge_deletes`` keeps a young marker, although it is the first revision of the bucket.
+        """
+        kv = old[0].create_key_value("OLD", history=5, storage="memory")
+        kv.delete("a")
+        assert kv.purge_deletes() == 0
+        assert [entry.is_deleted for entry in kv.history("a")] == [True]
+        old[0].delete_key_value("OLD")
+
+
 class TestMessages:
     @pytest.mark.parametrize(
         ("options", "text"),

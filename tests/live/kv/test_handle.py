@@ -155,6 +155,30 @@ class TestKeys:
             basics(kv)
             js.delete_key_value(unique)
 
+    @pytest.mark.versions
+    @pytest.mark.parametrize("storage", ["memory", "file"])
+    @pytest.mark.parametrize("version", OLD)
+    def test_several_patterns_work_on_every_server(self, server_for, unique, version, storage):
+        """
+        Several patterns find all keys on every server, also where one of them hides another.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            kv = js.create_key_value(unique, storage=storage)
+            for key in ("b", "c.d", "a.b.c", "a", "a.b"):
+                kv.put(key, b"")
+            assert kv.keys("*", "a.>") == kv.keys("a.>", "*") == ["b", "a.b.c", "a", "a.b"]
+            assert kv.keys("*.d", "a", "a.b") == ["c.d", "a", "a.b"]
+            with kv.watch("a.*", "*") as changes:
+                assert [entry.key for entry in changes.initial(timeout=10)] == ["b", "a", "a.b"]
+                kv.put("c.d", b"")
+                revision = kv.put("a.b", b"")
+                assert changes.next(timeout=10).revision == revision
+            with kv.watch("a.*", "*", from_revision=4) as changes:
+                found = [entry.revision for entry in changes.initial(timeout=10)]
+            assert found == [4, revision]
+            js.delete_key_value(unique)
+
     @pytest.mark.parametrize(
         ("value", "stored"),
         [

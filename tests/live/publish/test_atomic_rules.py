@@ -185,6 +185,30 @@ class TestExpectations:
         assert (caught.value.err_code, s.stored()) == (err_code, [])
 
 
+def test_a_subject_that_exceeds_its_limit(js, unique):
+    """
+    A server may store a part of a batch that exceeds the limit of a subject. Then the error is
+    an AtomicityError, and otherwise nothing is stored.
+    """
+    for number in range(10):
+        name = f"{unique}-{number}"
+        stream = js.create_stream(
+            name,
+            subjects=[f"{name}.>"],
+            storage="memory",
+            allow_atomic=True,
+            discard="new",
+            discard_new_per_subject=True,
+            max_msgs=100,
+            max_msgs_per_subject=2,
+        )
+        with pytest.raises((jetsync.StreamFullError, jetsync.AtomicityError)) as caught:
+            js.publish_batch([(f"{name}.{subject}", b"") for subject in "bbcb"])
+        is_split = caught.type is jetsync.AtomicityError
+        assert (stream.info().state.last_seq > 0) is is_split
+        stream.delete()
+
+
 @pytest.mark.versions
 class TestOldServers:
     @pytest.mark.parametrize("version", OLD)

@@ -246,6 +246,24 @@ class TestMultiLastForms:
         assert batch.up_to_sequence == 4
         assert sequences(foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns + 1)) == [4, 5]
 
+    def test_after_deletions(self, foo):
+        """
+        Earlier snapshots can be read although messages between were deleted.
+        """
+        # Servers before 2.12.5 look for a time in the wrong half of these sequences.
+        for sequence in (1, 4, 6, 7, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 20):
+            foo.delete_message(sequence)
+        for sequence, expected in (
+            (3, [2, 3]),
+            (5, [2, 5]),
+            (7, [2, 5]),
+            (9, [5, 8]),
+            (10, [5, 8]),
+        ):
+            batch = foo.get_last_for([f"{foo.name}.*"], up_to_sequence=sequence, timeout=10)
+            assert sequences(batch) == expected
+            assert batch.up_to_sequence == sequence
+
     def test_batch_and_subjects(self, foo):
         """
         Pages of one message are complete, although servers 2.11 report wrong counts.
@@ -464,6 +482,26 @@ class TestAtATime:
         foo.delete_message(6)
         foo.delete_message(7)
         assert foo.get_at(time_ns).sequence == 8
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("storage", ["memory", "file"])
+@pytest.mark.parametrize("direct", [True, False, None])
+def test_the_last_message_of_a_stream(any_js, unique, storage, direct):
+    """
+    ``get_last`` finds the last message of a stream, although later ones were deleted.
+    """
+    stream = any_js.create_stream(
+        unique, subjects=[unique, f"{unique}.>"], storage=storage, allow_direct=True
+    )
+    for subject in (f"{unique}.a.b", unique, f"{unique}.a"):
+        any_js.publish(subject)
+    for sequence in (3, 2, 1):
+        assert stream.get_last(">", direct=direct).sequence == sequence
+        stream.delete_message(sequence)
+    with pytest.raises(jetsync.MessageNotFoundError, match="subject '>'"):
+        stream.get_last(">", direct=direct)
+    stream.delete()
 
 
 @pytest.mark.versions

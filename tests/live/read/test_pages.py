@@ -638,6 +638,7 @@ class TestManySubjects:
             subjects=tuple(f"s.{number}" for number in range(count)),
             moment=None,
             up_to_time=None,
+            finds_times=True,
             page=None,
             split=split,
             reread=False,
