@@ -402,6 +402,8 @@ class TestStops:
             {"timeout": 0},
             {"crashes": -1},
             {"ahead": 0},
+            {"name": ""},
+            {"name": object()},
         ],
     )
     def test_bad_options_of_a_worker_are_refused(self, queue, options):
@@ -412,3 +414,23 @@ class TestStops:
             queue.work(lambda _: 1, **options)
         with pytest.raises(jetsync.InvalidTypeError):
             queue.work("send")
+
+    def test_a_handler_whose_call_would_run_nothing_is_refused(self, open_queue):
+        """
+        Without results, its jobs would count as succeeded.
+        """
+        queue = open_queue(results=False)
+
+        async def later(job):
+            """Is never awaited."""
+
+        class Later:
+            async def __call__(self, job):
+                """Is never awaited."""
+
+        def stepwise(job):
+            yield job
+
+        for handler in (later, Later(), stepwise):
+            with pytest.raises(jetsync.InvalidTypeError, match="handler must be"):
+                queue.worker(handler)
