@@ -10,7 +10,7 @@ import jetsync
 from jetsync_locks._errors import AcquireCancelledError, AlreadyHeldError, LeaseLostError
 from jetsync_locks._lease import Lease
 from jetsync_locks._record import check_name
-from jetsync_locks._settings import LEASE, check_handle, settings_of
+from jetsync_locks._settings import LEASE, check_function, check_handle, settings_of
 from jetsync_locks._term import Term
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ class Leader:
             AlreadyHeldError: Another call of this object runs.
             Exception: What *work* raises, except LeaseLostError after the lease was lost.
         """
-        if not callable(work):
-            raise jetsync.InvalidTypeError(
-                f"work must be a function, not {work!r}", argument="work"
-            )
+        check_function("work", work)
         lease = Lease(
             self._bucket, self._name, kind="leader", limit=1, timeout=timeout, **self._options
         )
