@@ -175,16 +175,20 @@ class Records:
         self._objects = objects
         self._ttl = ttl
 
-    def read(self, job: str, *, latest: bool = False) -> dict[str, Any] | None:
+    def read(
+        self, job: str, *, latest: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | None:
         """
         Return the record of a job; None without one.
 
         Args:
             job: The token of the job.
             latest: Ask the leader. Other servers of a cluster may not have the last change yet.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``.
         """
         key = self._names.record(job)
-        entry = self.bucket.get(key, default=None, direct=False if latest else None)
+        direct = False if latest else None
+        entry = self.bucket.get(key, default=None, direct=direct, timeout=timeout)
         record: dict[str, Any] | None = None if entry is None else entry.json()
         return record
 

@@ -331,6 +331,10 @@ class Worker:
         if delivery.is_settled:
             # The handler did it.
             self._count("succeeded" if error is None else "retried")
+            if error is not None:
+                _logger.warning(
+                    "settled_job_failed", queue=self._core.name, job=delivery.id, exc_info=error
+                )
             return
         if error is None:
             try:

@@ -145,6 +145,21 @@ class TestRetries:
         assert found[0][1] > 10
         assert found[0][2] == 0
 
+    def test_an_error_after_the_handler_has_settled_its_job_is_logged(self, queue, caplog):
+        """
+        The job has succeeded, so nothing else would show the error.
+        """
+
+        def settle(job):
+            job.ack(5)
+            raise OSError("too late")
+
+        job = queue.put(1)
+        with queue.worker(settle):
+            assert job.result(timeout=30) == 5
+        assert "settled_job_failed" in caplog.text
+        assert "too late" in caplog.text
+
     def test_a_handler_can_ask_for_another_attempt_and_give_up(self, queue):
         """
         Retry is not limited by retries, and DeadLetter ends them.
