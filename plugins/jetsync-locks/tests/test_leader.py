@@ -155,6 +155,15 @@ class TestLeader:
             done.set()
             leads.result(20)
 
+    def test_a_stop_before_a_run_ends_it(self, bucket):
+        """
+        A signal may come after its handler was set and before `run` is called. It ends one run.
+        """
+        leader = Leader(bucket, "s")
+        leader.stop()
+        assert leader.run(lambda term: "led") is None
+        assert leader.run(lambda term: "led", timeout=20) == "led"
+
     def test_bad_input_is_refused(self, bucket):
         """
         Invalid arguments are refused.
