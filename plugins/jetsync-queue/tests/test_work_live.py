@@ -20,6 +20,7 @@ from jetsync_queue import (
     QueueStatistics,
     ResultTimeoutError,
     Retry,
+    WorkerStatistics,
 )
 
 pytestmark = pytest.mark.live
@@ -354,6 +355,17 @@ class TestStops:
         release.set()
         assert worker.wait(timeout=30)
         assert done == [0]
+
+    @pytest.mark.parametrize("stop", ["stop", "request_stop"])
+    def test_a_stop_before_the_start_ends_a_worker(self, queue, stop):
+        """
+        A signal may come after its handler was set and before `run` is called.
+        """
+        queue.put(1)
+        worker = queue.worker(lambda _: 1, timeout=10)
+        getattr(worker, stop)()
+        assert worker.run() == WorkerStatistics()
+        assert queue.statistics().open == 1
 
     def test_a_handler_can_stop_its_worker(self, queue):
         """
