@@ -447,6 +447,26 @@ def test_options_of_a_member_are_checked(group, options):
         group.join("a").consume(print, max_messages=1)
 
 
+def test_a_handler_whose_call_would_run_nothing_is_refused(group):
+    """
+    Its messages would be acknowledged.
+    """
+
+    async def later(message):
+        """Is never awaited."""
+
+    class Later:
+        async def __call__(self, message):
+            """Is never awaited."""
+
+    def stepwise(message):
+        yield message
+
+    for handler in (later, Later(), stepwise):
+        with pytest.raises(jetsync.InvalidTypeError, match="handler must be"):
+            group.join("a").consume(handler)
+
+
 def test_a_handler_may_close_but_not_wait(group, publish):
     """
     A handler that would wait for itself gets an error.

@@ -10,7 +10,7 @@ import jetsync
 from jetsync_locks._errors import AcquireCancelledError, AlreadyHeldError, LeaseLostError
 from jetsync_locks._lease import Lease
 from jetsync_locks._record import check_name
-from jetsync_locks._settings import LEASE, check_handle, settings_of
+from jetsync_locks._settings import LEASE, check_function, check_handle, settings_of
 from jetsync_locks._term import Term
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Leader:
         jetsync.InvalidArgumentError, jetsync.InvalidTypeError: A value is invalid.
     """
 
-    # Threads: any. `_lock` protects `_lease` and is never held during a request.
+    # Threads: any. `_lock` protects `_lease` and is never held during a request. `_is_stopping` is
+    # set and read in one step.
 
     def __init__(
         self,
@@ -65,6 +66,8 @@ class Leader:
         self._lease: Lease | None = None
         self._term: Term | None = None
         self._fence = 0
+        # Set by `stop`, also before a run, because a signal may come that early.
+        self._is_stopping = False
 
     def __repr__(self) -> str:
         return f"<Leader {self._name!r} in {self._bucket.bucket!r} {self._term or 'no term'}>"
@@ -85,7 +88,8 @@ class Leader:
 
         *work* should return soon after ``term.lost`` is set. If the lease was lost meanwhile, the
         result is dropped, and this program waits to become the leader again. Any other end of
-        *work* gives the lease back. Returns None if :meth:`stop` was called while waiting.
+        *work* gives the lease back. Returns None if :meth:`stop` was called before or while
+        waiting.
 
         Args:
             work: A function of the :class:`Term`.
@@ -96,10 +100,7 @@ class Leader:
             AlreadyHeldError: Another call of this object runs.
             Exception: What *work* raises, except LeaseLostError after the lease was lost.
         """
-        if not callable(work):
-            raise jetsync.InvalidTypeError(
-                f"work must be a function, not {work!r}", argument="work"
-            )
+        check_function("work", work)
         lease = Lease(
             self._bucket, self._name, kind="leader", limit=1, timeout=timeout, **self._options
         )
@@ -108,6 +109,8 @@ class Leader:
                 if self._lease is not None:
                     raise AlreadyHeldError(self._name, "another thread calls run()")
                 self._lease = lease
+            if self._is_stopping:
+                lease.cancel()
             while True:
                 try:
                     with lease:
@@ -121,15 +124,18 @@ class Leader:
                     _logger.warning("A leader is replaced", name=self._name, reason=error.reason)
         finally:
             if self._lease is lease:
+                self._is_stopping = False
                 self._lease = None
 
     def stop(self) -> None:
         """
         Let :meth:`run` end: a call that waits returns None within a second, and the term is asked
-        to end.
+        to end. If no call runs, the next one returns None at once.
 
         Any thread and signal handlers may call this. It does not wait.
         """
+        # Before it looks for a lease, which `run` stores before it looks for this.
+        self._is_stopping = True
         lease, term = self._lease, self._term
         if lease is not None:
             lease.cancel()

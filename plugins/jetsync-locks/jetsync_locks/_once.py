@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_locks._lease import Lease
 from jetsync_locks._record import check_name
-from jetsync_locks._settings import LEASE, check_handle, seconds_of, settings_of
+from jetsync_locks._settings import LEASE, check_function, check_handle, seconds_of, settings_of
 from jetsync_locks._term import Term
 from jetsync_locks._ticket import TRANSIENT, pauses
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from jetsync_locks._errors import LeaseLostError
 
 __all__ = ["Once"]
+
+
+LONGEST_KEEP: Final = 1e9
+"""Seconds from which jetsync refuses a time-to-live, because it looks like nanoseconds."""
 
 
 class Once:
@@ -64,9 +68,11 @@ class Once:
         self._bucket = bucket
         self._name = check_name("name", name)
         self._keep = None if keep is None else seconds_of("keep", keep)
-        if self._keep is not None and self._keep < 1:
+        if self._keep is not None and not 1 <= self._keep < LONGEST_KEEP:
+            # Checked here, because the time-to-live is not sent before the job has run.
             raise jetsync.InvalidArgumentError(
-                f"keep must be at least 1 second, not {keep!r}", argument="keep"
+                f"keep must be at least 1 second and at most 31 years, not {keep!r}",
+                argument="keep",
             )
         self._options: dict[str, Any] = {"lease": lease, "margin": margin, "on_lost": on_lost}
 
@@ -107,8 +113,7 @@ class Once:
                 Another machine may run it again.
             Exception: What the job raises.
         """
-        if not callable(job):
-            raise jetsync.InvalidTypeError(f"job must be a function, not {job!r}", argument="job")
+        check_function("job", job)
         key = self._done_key(period)
         lease = Lease(
             self._bucket,

@@ -5,6 +5,7 @@ The settings of a lease, and the bucket that it needs.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -111,11 +112,26 @@ def settings_of(
             f" {margin!r}",
             argument="margin",
         )
-    if on_lost is not None and not callable(on_lost):
-        raise jetsync.InvalidTypeError(
-            f"on_lost must be a function, not {on_lost!r}", argument="on_lost"
-        )
+    if on_lost is not None:
+        check_function("on_lost", on_lost)
     return Settings(int(seconds), early, on_lost)
+
+
+def check_function(name: str, value: object) -> None:
+    """
+    Refuse what is no function, and a function whose call would run none of its code.
+    """
+    if not callable(value):
+        raise jetsync.InvalidTypeError(f"{name} must be a function, not {value!r}", argument=name)
+    for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code.
+        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+            raise jetsync.InvalidTypeError(
+                f"{name} must be a plain function, not async", argument=name
+            )
+        if inspect.isgeneratorfunction(body):
+            raise jetsync.InvalidTypeError(
+                f"{name} must be a function without yield", argument=name
+            )
 
 
 def check_handle(bucket: object) -> None:

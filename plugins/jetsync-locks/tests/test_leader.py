@@ -26,6 +26,19 @@ pytestmark = pytest.mark.live
 LEASE = 2
 
 
+async def later(term):
+    """
+    Is never awaited.
+    """
+
+
+def stepwise(term):
+    """
+    Is never begun.
+    """
+    yield term
+
+
 class TestLeader:
     """
     One of many programs runs a function.
@@ -142,12 +155,25 @@ class TestLeader:
             done.set()
             leads.result(20)
 
+    def test_a_stop_before_a_run_ends_it(self, bucket):
+        """
+        A signal may come after its handler was set and before `run` is called. It ends one run.
+        """
+        leader = Leader(bucket, "s")
+        leader.stop()
+        assert leader.run(lambda term: "led") is None
+        assert leader.run(lambda term: "led", timeout=20) == "led"
+
     def test_bad_input_is_refused(self, bucket):
         """
         Invalid arguments are refused.
         """
         with pytest.raises(jetsync.InvalidTypeError, match="work must be a function"):
             Leader(bucket, "s").run(None)
+        with pytest.raises(jetsync.InvalidTypeError, match="work must be a plain function"):
+            Leader(bucket, "s").run(later)
+        with pytest.raises(jetsync.InvalidTypeError, match="on_lost must be a plain function"):
+            Leader(bucket, "s", on_lost=later)
         with pytest.raises(jetsync.InvalidArgumentError, match="lease must be"):
             Leader(bucket, "s", lease=0)
         with pytest.raises(jetsync.InvalidArgumentError, match="name must consist"):
@@ -254,16 +280,20 @@ class TestOnce:
             (lambda bucket: Once(bucket, "daily").run("a.b", print), "period must consist"),
             (lambda bucket: Once(bucket, "daily").run("12:00", print), "period must consist"),
             (lambda bucket: Once(bucket, "daily").run("1", None), "job must be a function"),
+            (lambda bucket: Once(bucket, "daily").run("1", later), "must be a plain function"),
+            (lambda bucket: Once(bucket, "daily").run("1", stepwise), "function without yield"),
             (lambda bucket: Once(bucket, "daily", keep=0.5), "keep must be at least 1"),
+            (lambda bucket: Once(bucket, "daily", keep=1e9), "at most 31 years"),
             (lambda bucket: Once(None, "daily"), "the bucket must be a KeyValue"),
         ],
     )
     def test_bad_input_is_refused(self, bucket, call, said):
         """
-        Invalid arguments are refused.
+        Nothing is recorded, so a job that cannot run is not done.
         """
         with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError), match=said):
             call(bucket)
+        assert list(bucket.keys()) == []
 
 
 def test_a_lock_and_a_leader_of_one_name_are_independent(bucket):

@@ -248,7 +248,12 @@ class Delivery:
         self._check_open()
         if self._is_tracked:
             again = {"state": records.WAITING, "sequence": None}
-            self._core.records.update(self._token, lambda record: record | again)
+
+            def change(record: dict[str, Any]) -> dict[str, Any] | None:
+                # Another worker may have ended the job, or it was cancelled.
+                return None if record["state"] in records.FINAL else record | again
+
+            self._core.records.update(self._token, change)
         # Before, because the server may deliver it to this very receiver at once.
         self._holder.let_go(self)
         try:
@@ -305,6 +310,9 @@ class Delivery:
         """
         Settle the job as failed for good.
 
+        A job that was cancelled or purged meanwhile, or that another worker has settled, stays as
+        it is.
+
         Args:
             reason: Why, for the dead job.
             dead: Whether to keep it among the dead jobs of the queue. Otherwise it is dropped.
@@ -312,6 +320,9 @@ class Delivery:
         """
         self._check_open()
         core = self._core
+        if not self._is_stored():
+            self._settle(self._message.ack)
+            return
         if dead:
             bury(
                 core,

@@ -29,6 +29,9 @@ __all__ = ["Job"]
 
 DEFAULT_TIMEOUT = 30.0
 
+SHORTEST_REQUEST = 1.0
+"""Seconds for each request, also if the caller does not want to wait."""
+
 
 class Job:
     """
@@ -83,15 +86,14 @@ class Job:
         Return what is known about the job; None if nothing is: it has not ended and is not tracked,
         or its record has expired.
         """
-        found = self._core.records.read(self._token)
-        return None if found is None else self._core.records.status(self._id, found)
+        return self._status(timeout=None)
 
     def result(self, *, timeout: float | dt.timedelta | None = None) -> Any:
         """
         Wait for the end of the job, and return what its handler returned.
 
         Args:
-            timeout: Seconds to wait. Default: 30.
+            timeout: Seconds to wait, also for a server. Default: 30. Each request gets at least 1.
 
         Raises:
             JobFailedError: The job has failed for good.
@@ -100,13 +102,15 @@ class Job:
             ResultTimeoutError: It has not ended in time. Or its result has expired, or the server
                 has removed the job because it had expired.
             NoResultsError: The queue was opened with ``results=False``.
+            DisconnectedError, RequestTimeoutError: There was no server to ask in time.
         """
         if not self._core.results:
             raise NoResultsError(self._core.name)
         limit = DEFAULT_TIMEOUT if timeout is None else seconds("timeout", timeout)
-        found = self.status()
+        end = time.monotonic() + limit
+        found = self._status(timeout=max(limit, SHORTEST_REQUEST))
         if found is None or not found.is_finished:
-            found = self._wait(limit)
+            found = self._wait(limit, end)
         if found.state == records.SUCCEEDED:
             return found.value
         if found.state == records.CANCELLED:
@@ -117,11 +121,16 @@ class Job:
         reason = "unknown" if last is None else f"{last.type}: {last.message}"
         raise JobFailedError(self._id, reason, found.attempts)
 
-    def _wait(self, limit: float) -> JobStatus:
+    def _status(self, *, timeout: float | None) -> JobStatus | None:
+        found = self._core.records.read(self._token, timeout=timeout)
+        return None if found is None else self._core.records.status(self._id, found)
+
+    def _wait(self, limit: float, end: float) -> JobStatus:
         """Wait until a record says that the job has ended."""
-        core, end = self._core, time.monotonic() + limit
+        core = self._core
         key = core.names.record(self._token)
-        with core.bucket.watch(key, ignore_deletes=True) as watch:
+        timeout = max(end - time.monotonic(), SHORTEST_REQUEST)
+        with core.bucket.watch(key, ignore_deletes=True, timeout=timeout) as watch:
             while True:
                 entry = watch.next(timeout=max(end - time.monotonic(), 0.0))
                 if entry is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_queue import dead, names, records
+from jetsync_queue.arguments import check_handler, check_storage, checked_headers, checked_name
 from jetsync_queue.content import BYTES, Objects, encode, to_fields
 from jetsync_queue.core import Core
 from jetsync_queue.job import Job
@@ -17,7 +18,7 @@ from jetsync_queue.opening import open_bucket, open_stream
 from jetsync_queue.receiver import Receiver
 from jetsync_queue.records import Records
 from jetsync_queue.statistics import QueueStatistics, count_jobs
-from jetsync_queue.times import count, seconds, start_at
+from jetsync_queue.times import LONGEST_TTL, count, seconds, start_at
 from jetsync_queue.worker import Worker, WorkerOptions, WorkerStatistics
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class WorkQueue:
             priorities: The number of priorities, 1 to 10. All programs should use the same number:
                 a worker takes no job whose priority is too high for its number.
             results: Whether workers store what handlers return.
-            result_ttl: Seconds for which results and records are kept, at least 1.
+            result_ttl: Seconds for which results and records are kept, from 1 to 31 years.
             track: Whether ``put`` stores a record of each job, which workers update. Then
                 ``status`` also knows jobs that wait or run, and an id is used only once as long as
                 its record is kept. This costs one more write for ``put`` and one for each attempt.
@@ -100,10 +101,11 @@ class WorkQueue:
         """
         found = Names(check_prefix(prefix), checked_token("name", name))
         count("priorities", priorities, 1, names.MOST_PRIORITIES)
-        keep = seconds("result_ttl", result_ttl, least=1.0)
+        keep = seconds("result_ttl", result_ttl, least=1.0, most=LONGEST_TTL, most_is="31 years")
         wait = seconds("ack_wait", ack_wait, least=1.0)
         window = seconds("duplicate_window", duplicate_window, least=0.1)
         count("num_replicas", num_replicas, 1, 5)
+        check_storage(storage)
         for what, value in (("results", results), ("track", track)):
             if not isinstance(value, bool):
                 raise jetsync.InvalidTypeError(f"{what} must be True or False", argument=what)
@@ -413,8 +415,7 @@ class WorkQueue:
         """
         Return a worker, which runs jobs in threads once it is started; see :meth:`work`.
         """
-        if not callable(handler):
-            raise jetsync.InvalidTypeError("handler must be callable", argument="handler")
+        check_handler(handler)
         waits = wait if not isinstance(wait, (int, float)) and hasattr(wait, "__iter__") else [wait]
         options = WorkerOptions(
             handler=handler,
@@ -425,7 +426,7 @@ class WorkQueue:
             grace=seconds("grace", grace),
             crashes=count("crashes", crashes, 0),
             ahead=max(threads, LEAST_AHEAD) if ahead is None else count("ahead", ahead, 1),
-            name=name,
+            name=None if name is None else checked_name(name),
         )
         return Worker(self._core, options)
 
@@ -544,19 +545,3 @@ class WorkQueue:
                 continue
         self.purge()
         core.stream.purge(core.names.dead("*"))
-
-
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return the headers of a user.
-
-    Raises:
-        InvalidArgumentError: One of the names is reserved.
-    """
-    for name in headers:
-        if str(name).lower().startswith(names.RESERVED):
-            raise jetsync.InvalidArgumentError(
-                f"header {name!r} is set by jetsync or the server: leave it out",
-                argument="headers",
-            )
-    return dict(headers)

@@ -14,6 +14,7 @@ import attrs
 
 import jetsync
 from jetsync_queue.content import Objects, encode, from_fields, to_fields
+from jetsync_queue.times import LONGEST_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ FINAL: Final = frozenset({SUCCEEDED, DEAD, CANCELLED, EXPIRED})
 
 LONGEST_TRACEBACK: Final = 8000
 """Characters of a traceback in a record; the end is kept."""
+LONGEST_MESSAGE: Final = 2000
+"""Characters of the text of an exception in a record; the beginning is kept."""
 MOST_ERRORS: Final = 20
 """Errors in a record; the last ones are kept."""
 STARTS_TTL: Final = 86_400.0
@@ -77,11 +80,11 @@ class JobStatus:
     attempts: int = 0
     """How many attempts a worker has started."""
 
-    value: Any = None
+    value: Any = attrs.field(default=None, repr=False)
     """What the handler returned, if the job has succeeded."""
 
     errors: tuple[JobError, ...] = ()
-    """The errors of the attempts that failed, oldest first: of a tracked job all, or the last."""
+    """The errors of failed attempts, oldest first: the last 20 of a tracked job, else the last."""
 
     enqueued: dt.datetime | None = None
     """When the job was put, in UTC; None if it is not tracked."""
@@ -101,10 +104,10 @@ class JobStatus:
     workers: tuple[str, ...] = ()
     """The names of the workers that started an attempt, oldest first."""
 
-    data: Any = None
+    data: Any = attrs.field(default=None, repr=False)
     """The data of a tracked job; None if it is too large for the record."""
 
-    headers: dict[str, str] = attrs.Factory(dict)
+    headers: dict[str, str] = attrs.field(factory=dict, repr=False)
     """The headers of a tracked job."""
 
     @property
@@ -151,7 +154,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
     lines = traceback.format_exception(kind, error, error.__traceback__)
     return {
         "type": f"{kind.__module__}.{kind.__qualname__}",
-        "message": text.encode("utf-8", "replace").decode(),
+        "message": text[:LONGEST_MESSAGE].encode("utf-8", "replace").decode(),
         "traceback": "".join(lines).encode("utf-8", "replace").decode()[-LONGEST_TRACEBACK:],
         "at": now(),
     }
@@ -172,22 +175,26 @@ class Records:
         self._objects = objects
         self._ttl = ttl
 
-    def read(self, job: str, *, latest: bool = False) -> dict[str, Any] | None:
+    def read(
+        self, job: str, *, latest: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | None:
         """
         Return the record of a job; None without one.
 
         Args:
             job: The token of the job.
             latest: Ask the leader. Other servers of a cluster may not have the last change yet.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``.
         """
         key = self._names.record(job)
-        entry = self.bucket.get(key, default=None, direct=False if latest else None)
+        direct = False if latest else None
+        entry = self.bucket.get(key, default=None, direct=direct, timeout=timeout)
         record: dict[str, Any] | None = None if entry is None else entry.json()
         return record
 
     def create(self, job: str, record: dict[str, Any], *, extra: float = 0.0) -> bool:
         """Store the record of a new job; return False if there is one already."""
-        key, ttl = self._names.record(job), self._ttl + extra
+        key, ttl = self._names.record(job), min(self._ttl + extra, LONGEST_TTL)
         try:
             self._write(lambda body: self.bucket.create(key, body(record), ttl=ttl))
         except jetsync.KeyExistsError:
@@ -239,10 +246,13 @@ class Records:
             write(self._small_body)
 
     def _small_body(self, record: dict[str, Any]) -> bytes:
-        """Return a record as bytes, with its value in the object store."""
+        """Return a record as bytes, with its value in the object store and only the last error."""
         record = dict(record)
         # The data of a tracked job is in the job itself.
         record.pop("data", None)
+        # On a server with a small `max_payload`, 20 errors may not fit.
+        if "errors" in record:
+            record["errors"] = record["errors"][-1:]
         kept = {name: record.pop(name) for name in ("value", "bytes") if name in record}
         if kept:
             record["object"] = self._objects.put("result", encode(kept)[0])

@@ -12,8 +12,18 @@ import jetsync
 LONGEST = 100 * 365 * 86_400.0
 """Seconds. Clocks of servers overflow in the year 2262."""
 
+LONGEST_TTL = 1e9 - 1.0
+"""Seconds. jetsync takes a longer time-to-live for one in nanoseconds."""
 
-def seconds(name: str, value: object, *, least: float = 0.0) -> float:
+
+def seconds(
+    name: str,
+    value: object,
+    *,
+    least: float = 0.0,
+    most: float = LONGEST,
+    most_is: str = "100 years",
+) -> float:
     """
     Return a duration in seconds.
 
@@ -28,9 +38,9 @@ def seconds(name: str, value: object, *, least: float = 0.0) -> float:
         raise jetsync.InvalidTypeError(
             f"{name} must be seconds or a timedelta, not {type(value).__name__}", argument=name
         )
-    if not (math.isfinite(found) and least <= found <= LONGEST):
+    if not (math.isfinite(found) and least <= found <= most):
         raise jetsync.InvalidArgumentError(
-            f"{name} must be from {least:g} seconds to 100 years, not {found:g} seconds",
+            f"{name} must be from {least:g} seconds to {most_is}, not {found:g} seconds",
             argument=name,
         )
     return found

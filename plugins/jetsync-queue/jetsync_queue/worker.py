@@ -103,6 +103,8 @@ class Worker:
         self._receiver: Receiver | None = None
         self._clock: Clock | None = None
         self._error: BaseException | None = None
+        # Set by a stop, also before the start, because a signal may come that early.
+        self._is_stopping = False
         # Set when the worker is closed, to end waits.
         self._closing = threading.Event()
 
@@ -145,6 +147,8 @@ class Worker:
                 self._core, prefetch=None, ahead=self._options.ahead, on_ready=None
             )
         try:
+            if self._is_stopping:
+                self._receiver.stop()
             if self._options.timeout is not None:
                 self._clock = Clock(self._abandon)
                 self._clock.thread.start()
@@ -198,6 +202,8 @@ class Worker:
         """
         Start no further job, give back those that were fetched ahead, and wait for those that run.
 
+        A worker that is started later stops at once.
+
         Args:
             timeout: Seconds to wait for them. Default: no limit. After that, the server gives the
                 jobs that still run to other workers, too.
@@ -205,10 +211,10 @@ class Worker:
         Returns:
             Whether all jobs have ended.
         """
+        self.request_stop()
         receiver = self._receiver
         if receiver is None:
             return True
-        receiver.stop()
         if threading.current_thread() in self._threads:
             # Before the receiver is closed, which would give back the job of the caller.
             return self.wait(timeout=timeout)
@@ -227,7 +233,11 @@ class Worker:
     def request_stop(self) -> None:
         """
         Start no further job, and return at once: for a handler, which cannot wait for itself.
+
+        A worker that is started later stops at once.
         """
+        # Before it looks for a receiver, which `start` stores before it looks for this.
+        self._is_stopping = True
         if self._receiver is not None:
             self._receiver.stop()
 
@@ -331,6 +341,10 @@ class Worker:
         if delivery.is_settled:
             # The handler did it.
             self._count("succeeded" if error is None else "retried")
+            if error is not None:
+                _logger.warning(
+                    "settled_job_failed", queue=self._core.name, job=delivery.id, exc_info=error
+                )
             return
         if error is None:
             try:

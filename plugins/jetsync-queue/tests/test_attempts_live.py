@@ -150,6 +150,29 @@ class TestSettling:
                 receiver.get(timeout=30).ack()
         assert job.status().state == ("dead" if settle == "reject" else "succeeded")
 
+    @pytest.mark.parametrize("track", [False, True])
+    @pytest.mark.parametrize("settle", ["reject", "retry", "requeue"])
+    def test_a_worker_that_is_late_does_not_change_how_a_job_has_ended(
+        self, open_queue, settle, track
+    ):
+        """
+        A process was stopped, another one ended its job, and then the first one failed with it.
+        """
+        queue = open_queue(track=track, ack_wait=1)
+        job = queue.put(1)
+        with queue.receive() as stopped:
+            late = stopped.get(timeout=30)
+            assert late.begin("late")
+            stopped.stop()
+            stopped.forget(late)
+            with queue.receive() as receiver:
+                again = receiver.get(timeout=30)
+                assert again.begin("another")
+                again.ack(5, confirmed=True)
+            getattr(late, settle)()
+        assert (job.status().state, job.result()) == ("succeeded", 5)
+        assert (queue.dead(), queue.statistics().open) == ([], 0)
+
     def test_a_confirmed_job_is_gone_when_the_call_returns(self, queue):
         """
         So it does not run again, even if the process dies at once.

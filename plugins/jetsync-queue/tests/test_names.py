@@ -48,6 +48,8 @@ def test_two_texts_have_two_tokens():
         ("mail", {"priorities": 11}),
         ("mail", {"priorities": True}),
         ("mail", {"result_ttl": 0.5}),
+        ("mail", {"result_ttl": 1e9}),
+        ("mail", {"storage": "disk"}),
         ("mail", {"ack_wait": "20"}),
         ("mail", {"num_replicas": 6}),
         ("mail", {"results": 1}),

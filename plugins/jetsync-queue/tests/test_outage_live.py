@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -280,6 +281,29 @@ class TestOutages:
             eventually(lambda: len(reports) >= 3)
             monkeypatch.undo()
             job.ack()
+
+    @pytest.mark.parametrize("request_timeout", [0.5, 120])
+    def test_the_timeout_of_a_result_limits_the_wait_for_a_server(self, server, request_timeout):
+        """
+        Neither shorter nor longer waits for other requests matter.
+        """
+        waits = {
+            "request_timeout": request_timeout,
+            "reconnect_wait": 0.1,
+            "max_reconnect_wait": 0.2,
+        }
+        with jetsync.connect(server.url, **waits) as client, ThreadPoolExecutor(2) as pool:
+            queue = WorkQueue.open(client.jetstream(), "mail", prefix="shop")
+            job = queue.put(1)
+            with queue.worker(lambda _: 5):
+                job.result(timeout=30)
+            server.kill()
+            eventually(lambda: not client.is_connected)
+            gives_up, waits_on = (pool.submit(job.result, timeout=each) for each in (1, 90))
+            with pytest.raises((jetsync.DisconnectedError, jetsync.RequestTimeoutError)):
+                gives_up.result(60)
+            server.start()
+            assert waits_on.result(60) == 5
 
     def test_a_client_that_is_closed_without_a_server_ends_its_receivers(self, server, monkeypatch):
         """

@@ -57,6 +57,8 @@ class TestPut:
             {"job_id": 7},
             {"headers": {"Nats-TTL": "1s"}},
             {"headers": {"jetsync-job-id": "1"}},
+            {"headers": {"Shop": ["1", "2"]}},
+            {"headers": jetsync.Headers({"Shop": ["1", "2"]})},
             {"data": object()},
             {"data": float("nan")},
         ],

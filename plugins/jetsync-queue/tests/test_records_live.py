@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync_queue import records
+from jetsync_queue import JobFailedError, records
 from jetsync_queue.core import Core
 
 pytestmark = pytest.mark.live
@@ -78,6 +78,40 @@ def test_the_end_of_a_long_traceback_is_kept():
     assert len(found["traceback"]) == records.LONGEST_TRACEBACK
 
 
+@pytest.mark.parametrize("track", [False, True])
+def test_an_error_with_a_long_text_ends_the_job(open_queue, track):
+    """
+    The record has its beginning, so it fits into a message, and the job does not run again.
+    """
+    queue = open_queue(track=track)
+    calls = []
+
+    def fail(job):
+        calls.append(job.attempt)
+        raise ValueError("x" * 2_000_000)
+
+    job = queue.put(1)
+    with queue.worker(fail, retries=1, wait=0.01), pytest.raises(JobFailedError):
+        job.result(timeout=30)
+    assert calls == [1, 2]
+    assert job.status().errors[-1].message == "x" * records.LONGEST_MESSAGE
+    assert queue.statistics().open == 0
+
+
+def test_a_record_that_is_too_large_keeps_its_last_error(open_queue):
+    """
+    On a server with a small `max_payload`, 20 errors do not fit into a message.
+    """
+    queue = open_queue(track=True)
+    job = queue.put(1)
+    error = {"type": "E", "message": "", "at": 0.0, "traceback": "x" * 600_000}
+    queue._core.records.update(job.id, lambda found: found | {"errors": [error]})
+    queue._core.records.update(
+        job.id, lambda found: found | {"errors": [error, {**error, "type": "F"}]}
+    )
+    assert [each.type for each in job.status().errors] == ["F"]
+
+
 def test_a_cancelled_job_of_a_queue_without_results_has_a_record(open_queue):
     """
     A tracked job has a record in any case.
@@ -136,11 +170,20 @@ def test_data_of_jobs_is_in_no_text_of_an_object(open_queue):
     """
     Programs log handles and deliveries, and data may be a secret.
     """
-    queue = open_queue()
-    job = queue.put({"password": "open sesame"})
+    queue = open_queue(track=True)
+    job = queue.put({"password": "open sesame"}, headers={"Token": "open sesame"})
     with queue.receive() as receiver:
         found = receiver.get(timeout=30)
         assert found.data == {"password": "open sesame"}
+        again = queue.put(1)
+        receiver.get(timeout=30).ack("open sesame")
+        assert again.result(timeout=30) == "open sesame"
         found.reject("no")
-        texts = [repr(job), repr(found), repr(receiver), repr(queue.dead())]
+        texts = [
+            repr(job),
+            repr(found),
+            repr(receiver),
+            repr(queue.dead()),
+            *map(repr, (job.status(), again.status())),
+        ]
     assert not [text for text in texts if "sesame" in text]

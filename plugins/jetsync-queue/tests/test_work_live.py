@@ -20,6 +20,7 @@ from jetsync_queue import (
     QueueStatistics,
     ResultTimeoutError,
     Retry,
+    WorkerStatistics,
 )
 
 pytestmark = pytest.mark.live
@@ -144,6 +145,21 @@ class TestRetries:
         assert found[0][0] == 1
         assert found[0][1] > 10
         assert found[0][2] == 0
+
+    def test_an_error_after_the_handler_has_settled_its_job_is_logged(self, queue, caplog):
+        """
+        The job has succeeded, so nothing else would show the error.
+        """
+
+        def settle(job):
+            job.ack(5)
+            raise OSError("too late")
+
+        job = queue.put(1)
+        with queue.worker(settle):
+            assert job.result(timeout=30) == 5
+        assert "settled_job_failed" in caplog.text
+        assert "too late" in caplog.text
 
     def test_a_handler_can_ask_for_another_attempt_and_give_up(self, queue):
         """
@@ -340,6 +356,17 @@ class TestStops:
         assert worker.wait(timeout=30)
         assert done == [0]
 
+    @pytest.mark.parametrize("stop", ["stop", "request_stop"])
+    def test_a_stop_before_the_start_ends_a_worker(self, queue, stop):
+        """
+        A signal may come after its handler was set and before `run` is called.
+        """
+        queue.put(1)
+        worker = queue.worker(lambda _: 1, timeout=10)
+        getattr(worker, stop)()
+        assert worker.run() == WorkerStatistics()
+        assert queue.statistics().open == 1
+
     def test_a_handler_can_stop_its_worker(self, queue):
         """
         `run` returns then, with the statistics.
@@ -402,6 +429,8 @@ class TestStops:
             {"timeout": 0},
             {"crashes": -1},
             {"ahead": 0},
+            {"name": ""},
+            {"name": object()},
         ],
     )
     def test_bad_options_of_a_worker_are_refused(self, queue, options):
@@ -412,3 +441,23 @@ class TestStops:
             queue.work(lambda _: 1, **options)
         with pytest.raises(jetsync.InvalidTypeError):
             queue.work("send")
+
+    def test_a_handler_whose_call_would_run_nothing_is_refused(self, open_queue):
+        """
+        Without results, its jobs would count as succeeded.
+        """
+        queue = open_queue(results=False)
+
+        async def later(job):
+            """Is never awaited."""
+
+        class Later:
+            async def __call__(self, job):
+                """Is never awaited."""
+
+        def stepwise(job):
+            yield job
+
+        for handler in (later, Later(), stepwise):
+            with pytest.raises(jetsync.InvalidTypeError, match="handler must be"):
+                queue.worker(handler)

@@ -176,7 +176,7 @@ def call(
     """
     try:
         payload = payload_of(data)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise jetsync.InvalidTypeError(
             f"data must be bytes, str or what JSON can express: {error}", argument="data"
         ) from error

@@ -4,7 +4,6 @@ Groups of endpoints, and what endpoints inherit from them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -149,19 +148,6 @@ class Group:
 
         def add(function: F) -> F:
             checks.function("the handler", function)
-            if any(
-                is_lazy(function)
-                for is_lazy in (
-                    inspect.iscoroutinefunction,
-                    inspect.isgeneratorfunction,
-                    inspect.isasyncgenfunction,
-                )
-            ):
-                raise jetsync.InvalidTypeError(
-                    "the handler must be a plain function, because none of the code of"
-                    f" {function!r} would run",
-                    argument="handler",
-                )
             self._owner.add(Settings(handle=self._handling(name, function), **given))
             return function
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import jetsync
-from jetsync_services import checks, control
+from jetsync_services import checks, control, documents
 from jetsync_services.control import Control, control_subject
 from jetsync_services.documents import ServiceInfo, ServicePing, ServiceStats
 from jetsync_services.endpoint import Endpoint
@@ -63,7 +63,7 @@ class Service:
         queue_group: The queue group of endpoints and groups that name none. None disables it.
         on_stats: A function that gets the :class:`EndpointInfo` of each endpoint for each request
             for statistics. Its result, anything that JSON can express, is the ``data`` of the
-            endpoint.
+            endpoint. After an error, and any other result, the endpoint has no ``data``.
         on_stop: A function that is called with the service once it has stopped.
         wrap: Functions that wrap the handling of a message, such as ``otel.handler`` of
             jetsync-otel. Each gets a function that handles a ``jetsync.Message``, and returns one.
@@ -253,11 +253,14 @@ class Service:
         if self._on_stats is None:
             return None
         try:
-            return self._on_stats(endpoint.settings.info())
+            data = self._on_stats(endpoint.settings.info())
+            # Here, so that the other endpoints are not left out.
+            documents.encode(documents.as_json(data))
         except Exception:
             # The counts are worth more.
             _logger.exception("on_stats_failed", endpoint=endpoint.settings.name)
             return None
+        return data
 
     # Life.
 

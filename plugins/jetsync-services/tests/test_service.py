@@ -42,6 +42,12 @@ def serve(service, function, name="echo", **settings):
     return subject
 
 
+async def never_awaited(service):
+    """
+    Run nothing.
+    """
+
+
 class TestAnswers:
     @pytest.mark.parametrize(
         ("result", "payload"),
@@ -407,6 +413,18 @@ class TestDiscovery:
 
         assert [each.data for each in found.endpoints] == [{"of": "a"}, None]
 
+    @pytest.mark.parametrize("data", [{1}, float("nan"), "\ud800", b"x", object()])
+    def test_data_that_json_cannot_express_is_left_out(self, service_client, name, caller, data):
+        """
+        The instance still answers with its counts.
+        """
+        with Service(service_client, name, version="1.0.0", on_stats=lambda _: data) as service:
+            service.endpoint("a", subject=f"{name}.a")(bytes)
+            (found,) = stats(caller, name)
+            assert service.stats().endpoints[0].data is None
+
+        assert [each.data for each in found.endpoints] == [None]
+
     def test_reset(self, service, caller):
         """
         A reset sets the counts to 0 and the start to now.
@@ -438,6 +456,7 @@ class TestChecks:
             ({"queue_group": "a b"}, "queue group"),
             ({"queue_group": ""}, "queue group"),
             ({"on_stats": 5}, "on_stats must be a function"),
+            ({"on_stop": never_awaited}, "on_stop must be a plain function"),
             ({"wrap": [5]}, "wrap must be a function"),
             ({"control_prefix": "a.*"}, "'\\*' is not allowed"),
             ({"description": "\ud800"}, "valid UTF-8"),
@@ -494,7 +513,11 @@ class TestChecks:
         async def many_later(request):
             yield b""
 
-        for handler in (later, many, many_later, 5):
+        class Later:
+            async def __call__(self, request):
+                pass
+
+        for handler in (later, many, many_later, Later(), 5):
             with pytest.raises(jetsync.InvalidTypeError):
                 service.endpoint("a")(handler)
 
@@ -512,6 +535,11 @@ class TestChecks:
         """
         Data without JSON is refused before anything is sent.
         """
+        deep = []
+        for _ in range(100_000):
+            deep = [deep]
+        with pytest.raises(jetsync.InvalidTypeError, match="JSON"):
+            call(caller, "a", deep)
         with pytest.raises(jetsync.InvalidTypeError, match="JSON"):
             call(caller, "a", object())
 
