@@ -14,6 +14,7 @@ import click
 
 import jetsync as package
 from jetsync.cli._output import say, show_error, visible
+from jetsync.cli._signals import ends_interrupt
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.errors import DevServerError, JetSyncError
 from jetsync.errors.texts import redact_text
@@ -124,7 +125,7 @@ class Commands(SuggestingGroup):
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with readable_errors(ctx):
+        with ends_interrupt(), readable_errors(ctx):
             return super().invoke(ctx)
 
 

@@ -43,7 +43,7 @@ from jetsync.cli._output import (
     say,
     size,
 )
-from jetsync.cli._signals import delayed_interrupts, sigterm_interrupts
+from jetsync.cli._signals import delayed_interrupts
 from jetsync.cli._units import number_option, size_option
 from jetsync.devserver import DevServer
 
@@ -174,7 +174,6 @@ def bench(
         raise click.UsageError(f"{callers:,} threads need at least {callers:,} messages.")
     selected = [test for test in TESTS if not tests or test.name in tests]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sigterm_interrupts())
         own = options.servers is None
         if own:
             options = options.evolve(servers=stack.enter_context(DevServer()).url)
