@@ -42,6 +42,7 @@ from jetsync.cli._output import (
     progress,
     say,
     size,
+    warn,
 )
 from jetsync.cli._signals import delayed_interrupts
 from jetsync.cli._units import number_option, size_option
@@ -246,8 +247,14 @@ def prepared(js: jetsync.JetStream, plan: Plan) -> Iterator[None]:
             js.publish_many(itertools.repeat(plan.message, count))
             js.create_consumer(name, CONSUMER, max_ack_pending=-1)
         yield
-    finally:
-        remove(js, plan.stream)
+    except BaseException:
+        try:
+            remove(js, plan.stream)
+        except click.ClickException as error:
+            # The first error says why.
+            warn(error.format_message())
+        raise
+    remove(js, plan.stream)
 
 
 def remove(js: jetsync.JetStream, stream: str) -> None:
@@ -261,7 +268,7 @@ def remove(js: jetsync.JetStream, stream: str) -> None:
             # It was not created.
             pass
         except jetsync.JetSyncError as error:
-            text = f"the stream {stream} is left on the server: {error}"
+            text = f"the stream {stream} may be left on the server: {error}"
             raise click.ClickException(text) from error
 
 
