@@ -1,15 +1,16 @@
 """
-`jetsync tail --no-follow` if the messages or the server go away meanwhile.
+`jetsync tail` and `watch` with --no-follow if the messages or the server go away meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
 import jetsync
-from jetsync.cli import tail
+from jetsync.cli import _watching, tail
 from jetsync.devserver import DevServer
 
 COUNT = 3000
@@ -74,3 +75,57 @@ def test_a_server_that_dies_meanwhile():
         server.kill()
         with pytest.raises(jetsync.DisconnectedError):
             list(found)
+
+
+@pytest.fixture
+def bucket():
+    """
+    A server, and a client of it, with a bucket of many keys.
+    """
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        client.jetstream().create_key_value("B", storage="memory")
+        client.jetstream().publish_many((f"$KV.B.{key}", b"") for key in range(COUNT))
+        yield server, client
+
+
+def test_a_server_that_dies_while_a_bucket_is_read(bucket):
+    """
+    `watch --no-follow` fails likewise.
+    """
+    server, _ = bucket
+    shown = []
+
+    def show(entry):
+        if not shown:
+            server.kill()
+        shown.append(entry.key)
+
+    with pytest.raises(jetsync.DisconnectedError):
+        _watching.print_changes(
+            jetsync.ConnectOptions(servers=server.url, request_timeout=1),
+            lambda js: js.key_value("B").watch(),
+            show,
+            dict,
+            as_json=False,
+            count=None,
+            no_follow=True,
+        )
+    assert shown == [str(key) for key in range(len(shown))]
+    assert len(shown) < COUNT
+
+
+def test_a_bucket_that_is_read_slowly(bucket):
+    """
+    `watch --no-follow` continues if not all entries arrive within --timeout.
+    """
+    _, client = bucket
+    flushes = []
+
+    def flush():
+        flushes.append(client.flush())
+
+    impatient = SimpleNamespace(options=SimpleNamespace(request_timeout=0.001), flush=flush)
+    with client.jetstream().key_value("B").watch() as watch:
+        found = [entry.key for entry in _watching.stored(impatient, watch)]
+    assert found == [str(key) for key in range(COUNT)]
+    assert flushes
