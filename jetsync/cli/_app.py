@@ -5,6 +5,7 @@ The command group: the list of commands, and the handling of errors.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import re
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import jetsync as package
-from jetsync.cli._output import say, show_error, visible
+from jetsync.cli._output import say, show_error, visible, without_output
+from jetsync.cli._signals import ends_interrupt
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.errors import DevServerError, JetSyncError
 from jetsync.errors.texts import redact_text
@@ -90,6 +92,10 @@ _ADVICE: Final = {
 """What errors advise in terms of Python, and in terms of commands."""
 
 
+_STREAM_ERRORS: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
+"""Errors of a file that the user has redirected standard input or output to, and of a terminal."""
+
+
 class Commands(SuggestingGroup):
     """
     Import each command when it is called, and print errors of jetsync as one line.
@@ -124,7 +130,7 @@ class Commands(SuggestingGroup):
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with readable_errors(ctx):
+        with ends_interrupt(), readable_errors(ctx):
             return super().invoke(ctx)
 
 
@@ -178,7 +184,8 @@ def _owner(entry: EntryPoint) -> str:
 @contextlib.contextmanager
 def readable_errors(ctx: click.Context | None = None) -> Iterator[None]:
     """
-    Print an error of jetsync as one line, without control characters and secrets.
+    Print an error of jetsync, or of standard input or output, as one line, without control
+    characters and secrets.
 
     Args:
         ctx: The context of the group, to name options of the command that fails.
@@ -205,6 +212,13 @@ def readable_errors(ctx: click.Context | None = None) -> Iterator[None]:
         vars(error)["message"] = visible(text, lines=True)
         coloured(error)
         raise
+    except OSError as error:
+        if error.errno not in _STREAM_ERRORS or error.filename is not None:
+            # Also that of a closed pipe: click ends the command without a line.
+            raise
+        without_output()
+        text = visible(f"standard input or output: {error.strerror or error}")
+        raise coloured(click.ClickException(text)) from error
 
 
 def with_options(text: str, command: click.Command) -> str:

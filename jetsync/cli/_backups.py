@@ -71,7 +71,7 @@ def add_backups(
         if not folder.parent.is_dir():
             raise click.ClickException(f"the folder {str(folder.parent)!r} does not exist")
         handle = open_(jetstream(options), name)
-        with readable_files(), progress("backup", None, in_bytes=True) as show:
+        with readable_files(folder), progress("backup", None, in_bytes=True) as show:
             made = handle.backup(
                 folder,
                 consumers=not no_consumers,
@@ -91,7 +91,7 @@ def add_backups(
         name: str | None = None,
         **fields: Any,
     ) -> None:
-        with readable_files(), progress("verify", None, in_bytes=True) as show:
+        with readable_files(folder), progress("verify", None, in_bytes=True) as show:
             found = jetsync.read_backup(
                 folder,
                 verify=not no_verify,
@@ -104,7 +104,7 @@ def add_backups(
             )
         fields = {key: value for key, value in fields.items() if value is not None}
         js = jetstream(options)
-        with readable_files(), progress("restore", found.size, in_bytes=True) as show:
+        with readable_files(folder), progress("restore", found.size, in_bytes=True) as show:
             made = js.restore_stream(
                 folder,
                 name,

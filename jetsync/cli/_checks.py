@@ -12,7 +12,7 @@ import attrs
 import click
 
 from jetsync.cli._connection import Command
-from jetsync.cli._output import duration, print_json, say, visible
+from jetsync.cli._output import duration, print_json, say, visible, without_output
 from jetsync.cli._prometheus import as_text
 from jetsync.cli._suggestions import SuggestingGroup
 from jetsync.cli._units import Decorator, combined, seconds_of
@@ -395,6 +395,13 @@ class CheckGroup(SuggestingGroup):
             # The attribute is declared as final.
             vars(error)["exit_code"] = int(Level.UNKNOWN)
             raise
+        except OSError as error:
+            # Also of a closed pipe: the exit codes of Python and click are that of WARNING.
+            without_output()
+            text = f"the result cannot be printed: {error.strerror or error}"
+            failed = click.ClickException(text)
+            vars(failed)["exit_code"] = int(Level.UNKNOWN)
+            raise failed from error
 
 
 def reason_of(error: BaseException) -> str:

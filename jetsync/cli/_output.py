@@ -11,6 +11,7 @@ import base64
 import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import sys
@@ -98,7 +99,15 @@ def until_output_closes() -> Iterator[None]:
             sys.platform != "win32" or error.errno != errno.EINVAL
         ):
             raise
-        # Python would complain once more when it flushes at the end.
+        without_output()
+
+
+def without_output() -> None:
+    """
+    Discard what standard output could not write. Python would complain once more when it flushes at
+    the end.
+    """
+    with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -112,16 +121,20 @@ def until_ctrl_c() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def readable_files() -> Iterator[None]:
+def readable_files(path: Path | None = None) -> Iterator[None]:
     """
     Report a file that cannot be read or written as one line.
+
+    Args:
+        path: The file or folder. Python's error about a full disk does not name it.
     """
     try:
         yield
     except OSError as error:
         if isinstance(error, JetSyncError):
             raise
-        where = "" if error.filename is None else f"{os.fspath(error.filename)!r}: "
+        name = path if error.filename is None else error.filename
+        where = "" if name is None else f"{os.fspath(name)!r}: "
         raise click.ClickException(f"{where}{error.strerror or error}") from error
 
 
@@ -129,7 +142,7 @@ def check_output(path: Path, *, force: bool) -> None:
     """
     Refuse a path that a result cannot replace, before the work begins.
     """
-    with readable_files():
+    with readable_files(path):
         replaceable(path)
     if not force and os.path.lexists(path):
         raise click.ClickException(f"{str(path)!r} exists already: use --force")
@@ -222,7 +235,7 @@ def confirm(question: str, *, force: bool, as_json: bool = False) -> None:
         return
     if as_json:
         raise click.UsageError("With --json there is no question: add --yes.")
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for confirmation: add --yes")
     click.confirm(visible(question), abort=True)
 
@@ -275,6 +288,8 @@ def open_input(what: str) -> BinaryIO:
     """
     Return standard input as a binary file. On a terminal, print a hint about *what* to type.
     """
+    if sys.stdin is None:
+        raise click.ClickException(f"cannot read {what}: standard input is closed")
     if sys.stdin.isatty():
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
         say(f"type {what}, and end it with {end}", err=True)

@@ -11,9 +11,10 @@ import click
 from jetsync.cli._connection import connect
 from jetsync.cli._output import print_each, print_json_line, until_ctrl_c
 from jetsync.cli._units import Decorator, combined, number_option
+from jetsync.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import jetsync
     from jetsync.kv.watch import Watch
@@ -60,7 +61,24 @@ def print_changes(
         no_follow: End after what is stored.
     """
     with until_ctrl_c(), connect(options) as client, watch(client.jetstream()) as found:
-        changes: Any = found.initial() if no_follow else found
+        changes: Any = stored(client, found) if no_follow else found
         print_each(
             changes, (lambda change: print_json_line(as_dict(change))) if as_json else show, count
         )
+
+
+def stored(client: jetsync.Client, found: Watch[bytes] | ObjectWatch) -> Iterator[Any]:
+    """
+    Yield what existed when the watch was created.
+
+    Raises:
+        DisconnectedError: No server answers in time.
+    """
+    while True:
+        try:
+            yield from found.initial(timeout=client.options.request_timeout)
+        except RequestTimeoutError:
+            # There may be many. Without a connection, this raises.
+            client.flush()
+        else:
+            return

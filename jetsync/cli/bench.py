@@ -42,8 +42,9 @@ from jetsync.cli._output import (
     progress,
     say,
     size,
+    warn,
 )
-from jetsync.cli._signals import delayed_interrupts, sigterm_interrupts
+from jetsync.cli._signals import delayed_interrupts
 from jetsync.cli._units import number_option, size_option
 from jetsync.devserver import DevServer
 
@@ -174,7 +175,6 @@ def bench(
         raise click.UsageError(f"{callers:,} threads need at least {callers:,} messages.")
     selected = [test for test in TESTS if not tests or test.name in tests]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sigterm_interrupts())
         own = options.servers is None
         if own:
             options = options.evolve(servers=stack.enter_context(DevServer()).url)
@@ -247,8 +247,14 @@ def prepared(js: jetsync.JetStream, plan: Plan) -> Iterator[None]:
             js.publish_many(itertools.repeat(plan.message, count))
             js.create_consumer(name, CONSUMER, max_ack_pending=-1)
         yield
-    finally:
-        remove(js, plan.stream)
+    except BaseException:
+        try:
+            remove(js, plan.stream)
+        except click.ClickException as error:
+            # The first error says why.
+            warn(error.format_message())
+        raise
+    remove(js, plan.stream)
 
 
 def remove(js: jetsync.JetStream, stream: str) -> None:
@@ -262,7 +268,7 @@ def remove(js: jetsync.JetStream, stream: str) -> None:
             # It was not created.
             pass
         except jetsync.JetSyncError as error:
-            text = f"the stream {stream} is left on the server: {error}"
+            text = f"the stream {stream} may be left on the server: {error}"
             raise click.ClickException(text) from error
 
 

@@ -15,7 +15,6 @@ from jetsync._base.locks import interrupt_safe_lock
 from jetsync.cli._connection import Command, connect
 from jetsync.cli._output import say, warn
 from jetsync.cli._prometheus import families, library
-from jetsync.cli._signals import sigterm_interrupts
 from jetsync.cli._units import age_option
 from jetsync.errors import JetSyncError
 from jetsync.monitoring import Monitor, Reading, samples
@@ -122,13 +121,12 @@ def export(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
     try:
-        with sigterm_interrupts():
-            shown = f"[{host}]" if ":" in host else host
-            say(f"http://{shown}:{server.server_port}/metrics")
-            say("press Ctrl-C to stop", err=True)
-            while thread.is_alive():
-                # On Windows, Ctrl-C has to wait for the end of this call.
-                thread.join(1)
+        shown = f"[{host}]" if ":" in host else host
+        say(f"http://{shown}:{server.server_port}/metrics")
+        say("press Ctrl-C to stop", err=True)
+        while thread.is_alive():
+            # On Windows, Ctrl-C has to wait for the end of this call.
+            thread.join(1)
     except KeyboardInterrupt:
         say("stopped", err=True)
     finally:

@@ -201,7 +201,7 @@ def put(
     """
     path = None if file == "-" else Path(name if file is None else file)
     store = jetstream(options).object_store(bucket)
-    with readable_files():
+    with readable_files(path):
         total = None if path is None else path.stat().st_size
         with progress("put", total, in_bytes=True) as show_progress:
 
@@ -250,7 +250,7 @@ def get(
         with store.get(name, verify=not no_verify) as reader:
             _write_out(reader)
         return
-    with readable_files(), progress("get", None, in_bytes=True) as show_progress:
+    with readable_files(path), progress("get", None, in_bytes=True) as show_progress:
 
         def report(done: int, total: int) -> None:
             show_progress(completed=done, total=total)

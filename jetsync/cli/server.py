@@ -10,7 +10,6 @@ from typing import Final
 import click
 
 from jetsync.cli._output import say
-from jetsync.cli._signals import sigterm_interrupts
 from jetsync.devserver import DevServer
 from jetsync.errors import DevServerError
 
@@ -50,10 +49,7 @@ def server(version: str | None, port: int, store: Path | None, config: Path | No
     precedence over the client port and the store of --config, and its monitoring port is ignored.
     """
     try:
-        with (
-            sigterm_interrupts(),
-            DevServer(version, config=config, store=store, port=port or None) as running,
-        ):
+        with DevServer(version, config=config, store=store, port=port or None) as running:
             say(running.url)
             where = "a temporary folder" if store is None else str(store.resolve())
             say(f"nats-server {running.version}, JetStream in {where}", err=True)

@@ -51,6 +51,7 @@ from jetsync.cli._samples import Sampler, asked_at
 from jetsync.cli._units import age_option, number_option
 from jetsync.values.codec import to_wire
 from jetsync.values.stream_config import DiscardPolicy, StreamConfig
+from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -346,7 +347,7 @@ def create_stream(
     """
     wanted = attrs.evolve(read_config(file, StreamConfig), name=name, **stream_fields(**given))
     if not (wanted.subjects or wanted.mirror or wanted.sources):
-        wanted = attrs.evolve(wanted, subjects=[f"{name}.>"])
+        wanted = attrs.evolve(wanted, subjects=[f"{validate_name('stream', name)}.>"])
     info = jetstream(options).create_stream(wanted).cached_info
     subjects = f" for {', '.join(info.config.subjects)}" if info.config.subjects else ""
     print_result(to_wire(info), f"created {info.config.name}{subjects}", as_json=as_json)

@@ -137,6 +137,7 @@ def follow(
             if count == 0:
                 return
             with ordered.consume(stop_after=count) as messages:
+                rest = where
                 while True:
                     try:
                         message = messages.next(timeout=_MESSAGE_WAIT)
@@ -147,7 +148,27 @@ def follow(
                         why = error.description
                         raise StreamNotFoundError(description=why, stream=stream) from error
                     if message is not None:
+                        rest = where_after(message, where)
                         yield message
+                    elif no_follow and not pending(found, rest):
+                        # The others were removed meanwhile. Without a connection, this raises.
+                        return
+
+
+def where_after(message: jetsync.Message, where: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return where the messages after one begin, for an ordered consumer with the same subjects.
+    """
+    following = message.metadata.stream_sequence + 1
+    return {"filter_subjects": where["filter_subjects"], "opt_start_seq": following}
+
+
+def pending(stream: jetsync.Stream, where: dict[str, Any]) -> int:
+    """
+    Return how many messages an ordered consumer would deliver.
+    """
+    with stream.ordered_consumer(**where) as ordered:
+        return ordered.cached_info.num_pending
 
 
 def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) -> int:
@@ -158,16 +179,15 @@ def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) ->
     message, or one with another subject, so the sequence is found by bisection.
     """
 
-    def pending(sequence: int) -> int:
-        with stream.ordered_consumer(opt_start_seq=sequence, **where) as ordered:
-            return ordered.cached_info.num_pending
+    def pending_from(sequence: int) -> int:
+        return pending(stream, {**where, "opt_start_seq": sequence})
 
     state = stream.info().state
     first, high, step = max(state.first_seq, 1), state.last_seq + 1, wanted
     if wanted == 0:
         return high
     low = max(high - step, first)
-    while (there := pending(low)) < wanted and low > first:
+    while (there := pending_from(low)) < wanted and low > first:
         step *= 8
         high, low = low, max(low - step, first)
     if there <= wanted:
@@ -175,7 +195,7 @@ def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) ->
     # There are too many from `low` on, and too few from `high` on.
     while high - low > 1:
         middle = (low + high) // 2
-        if pending(middle) >= wanted:
+        if pending_from(middle) >= wanted:
             low = middle
         else:
             high = middle

@@ -26,7 +26,6 @@ from jetsync.cli._reports import (
 )
 from jetsync.cli._samples import Sampler
 from jetsync.cli._screen import END, Screen, full_screen
-from jetsync.cli._signals import sigterm_interrupts
 from jetsync.cli._top_view import SORTS, Screenful, View
 from jetsync.cli._units import duration_option, number_option
 
@@ -89,7 +88,6 @@ def top(
     # The pool waits for its thread, whose request ends when the client closes. The connection has
     # no `Notices`, because they would print on the screen.
     with (
-        sigterm_interrupts(),
         until_ctrl_c(),
         ThreadPoolExecutor(1, "top") as pool,
         jetsync.connect(options=options) as client,

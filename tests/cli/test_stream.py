@@ -41,6 +41,15 @@ class TestStreamOptions:
         """
         assert created("S") == jetsync.StreamConfig(name="S", subjects=["S.>"])
 
+    @pytest.mark.parametrize("name", ["", "a b", "\udcff"])
+    def test_an_invalid_name(self, run, created, name):
+        """
+        The error is about the name, and not about the subjects that follow from it.
+        """
+        done = run("stream", "add", "--", name)
+        assert done.exit_code == 1
+        assert "Error: invalid stream name " in done.output
+
     def test_everything_given(self, created):
         """
         Options are fields of a configuration under shorter names.

@@ -15,6 +15,7 @@ from helpers.commands import running
 from jetsync._base import speedups
 from jetsync.cli import _bench_tests, _signals, bench
 from jetsync.cli._app import jetsync as app
+from jetsync.devserver import DevServer
 
 ALL = ["publish one", "publish many", "publisher", "atomic batches", "fast ingest"]
 ALL += ["fetch", "consume", "scan", "kv put", "kv get"]
@@ -174,6 +175,25 @@ def test_a_failure_removes_the_stream(run, js):
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("Error: ")
     assert left(js) == []
+
+
+def test_a_failure_after_which_the_stream_cannot_be_removed(run, tmp_path):
+    """
+    The error is the first one, and a warning names the stream that may be left.
+    """
+    file = tmp_path / "nats.conf"
+    file.write_text(
+        'authorization { users: [{ user: app, password: s3cret, permissions: { publish: "a" } }] }'
+    )
+    with DevServer(config=file) as server:
+        url = server.url.replace("//", "//app:s3cret@")
+        result = run("pub", "--msgs", "1", "-s", url)
+
+    assert result.exit_code == 1
+    *_, warning, error = result.stderr.splitlines()
+    assert warning.startswith(f"the stream {_bench_tests.NAME}")
+    assert "may be left on the server: permission denied" in warning
+    assert error.startswith("Error: permission denied: may not publish to '$JS.API.STREAM.CREATE.")
 
 
 @pytest.mark.versions
