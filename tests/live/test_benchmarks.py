@@ -203,6 +203,17 @@ def test_clients_are_compared_with_go_in_the_run_of_the_other_tables() -> None:
     ]
 
 
+def test_tables_with_go_need_it_in_each_row() -> None:
+    """
+    The saved run has all tables. Without nats.go in one row, it has none that needs it.
+    """
+    run = json.loads(speed.RUN.read_text("utf-8"))
+    assert list(page.tables(run)) == ["jobs", "variants", "go", "cpu"]
+    lines = run["rows"][0]["lines"]
+    lines[:] = [line for line in lines if line["contender"] != "nats.go"]
+    assert list(page.tables(run)) == ["jobs", "variants"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it for each thread")
 def test_server_cpu_is_measured(nats_server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """
