@@ -103,7 +103,7 @@ def jobs(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for row in rows:
         by = {line["contender"]: line for line in row["lines"]}
-        own, raw = by[OWN], by["raw socket"]
+        own, raw = by[OWN], by[RAW.label]
         if own["p50"] is None:
             cells = [f"{each['rate']:,.0f}\N{NO-BREAK SPACE}msg/s" for each in (own, raw)]
         else:
