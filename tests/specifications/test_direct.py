@@ -181,7 +181,8 @@ class TestRequests:
         Subjects are read as they were at a sequence, also in pages. The request has the time of
         the next message, so that the end tells up to which sequence the server has looked.
         """
-        stream = fill(rig)
+        # In memory, servers before 2.12.5 do not always find a message by its time.
+        stream = fill(rig, storage="file")
         after = format_time(stream.get_message(6).timestamp_ns)
         rig.wire.clear()
         assert sequences(stream.get_last_for([rig("*")], up_to_sequence=5)) == [4, 5]
@@ -221,7 +222,7 @@ class TestRequests:
         Each further page begins after the last message and repeats the time of the snapshot.
         All messages are returned, although the end of a page of 2.11 counts one too few.
         """
-        stream = rig.stream(allow_direct=True)
+        stream = rig.stream(allow_direct=True, storage="file")
         rig.js.publish_many((rig(f"k{n}"), b"%d" % n) for n in range(1, 9))
         rig.wire.clear()
         assert sequences(stream.get_last_for([rig("*")], batch=7)) == list(range(1, 9))
