@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
+from jetsync._base.fields import check_function as check_function
 from jetsync._base.locks import interrupt_safe_lock as interrupt_safe_lock
 from jetsync._base.log import EventLogger as EventLogger
 from jetsync._base.log import get_logger as get_logger

@@ -269,12 +269,23 @@ def check_count(name: str, value: object, least: int, most: int = LARGEST_COUNT)
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless *value* is None or a plain function, neither async nor a generator."""
+    """
+    Raise unless *value* is None or a plain function, neither async nor a generator.
+
+    Use this in plugins that are given functions. The call of an async function or of a generator
+    runs none of its code, and raises no error. Any thread may call this.
+
+    Args:
+        name: The argument, for the error.
+        value: The function.
+
+    Raises:
+        InvalidTypeError: It is no such function.
+    """
     if value is None:
         return
     if not callable(value):
         raise wrong_type(name, "a function", value)
-    # Calling an async function or a generator runs none of its code.
     for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code, not whether.
         if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
             raise InvalidTypeError(f"{name} must be a plain function, not async", argument=name)

@@ -4,7 +4,6 @@ A member of a group, before it consumes.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -116,7 +115,9 @@ class Member:
             RequestTimeoutError, DisconnectedError: There was no answer in time.
         """
         plan = self._plan
-        _check_handler(handler)
+        if not callable(handler):
+            raise jetsync.InvalidTypeError("handler must be callable", argument="handler")
+        jetsync.check_function("handler", handler)
         whole("max_messages", max_messages, 2)
         if max_deliver is not None:
             whole("max_deliver", max_deliver)
@@ -151,21 +152,6 @@ class Member:
         if found in {plan.stream, plan.source.name}:
             text = f"dead_letter {subject!r} is in stream {found!r}: give one of another stream"
             raise jetsync.InvalidArgumentError(text, argument="dead_letter")
-
-
-def _check_handler(handler: object) -> None:
-    """Refuse a handler whose call would run none of its code, so that it would lose messages."""
-    if not callable(handler):
-        raise jetsync.InvalidTypeError("handler must be callable", argument="handler")
-    for body in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - its code.
-        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-            raise jetsync.InvalidTypeError(
-                "handler must be a plain function, not async", argument="handler"
-            )
-        if inspect.isgeneratorfunction(body):
-            raise jetsync.InvalidTypeError(
-                "handler must be a function without yield", argument="handler"
-            )
 
 
 def _check_seconds(ack_wait: object) -> None:

@@ -5,7 +5,6 @@ The settings of a lease, and the bucket that it needs.
 from __future__ import annotations
 
 import datetime as dt
-import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -123,15 +122,7 @@ def check_function(name: str, value: object) -> None:
     """
     if not callable(value):
         raise jetsync.InvalidTypeError(f"{name} must be a function, not {value!r}", argument=name)
-    for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code.
-        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-            raise jetsync.InvalidTypeError(
-                f"{name} must be a plain function, not async", argument=name
-            )
-        if inspect.isgeneratorfunction(body):
-            raise jetsync.InvalidTypeError(
-                f"{name} must be a function without yield", argument=name
-            )
+    jetsync.check_function(name, value)
 
 
 def check_handle(bucket: object) -> None:

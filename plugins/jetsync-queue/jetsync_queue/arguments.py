@@ -4,7 +4,6 @@ The handlers, names, headers and storages that callers give.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import jetsync
@@ -23,15 +22,7 @@ def check_handler(handler: object) -> None:
     """
     if not callable(handler):
         raise jetsync.InvalidTypeError("handler must be callable", argument="handler")
-    for body in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - its code.
-        if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-            raise jetsync.InvalidTypeError(
-                "handler must be a plain function, not async", argument="handler"
-            )
-        if inspect.isgeneratorfunction(body):
-            raise jetsync.InvalidTypeError(
-                "handler must be a function without yield", argument="handler"
-            )
+    jetsync.check_function("handler", handler)
 
 
 def checked_name(name: str) -> str:

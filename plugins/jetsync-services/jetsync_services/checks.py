@@ -4,7 +4,6 @@ What names, versions and other settings may be. Everything is checked before a b
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -139,17 +138,7 @@ def function(name: str, value: Any) -> Any:
     """
     if not callable(value):
         raise jetsync.InvalidTypeError(f"{name} must be a function, not {value!r}", argument=name)
-    is_lazy = (
-        inspect.iscoroutinefunction,
-        inspect.isgeneratorfunction,
-        inspect.isasyncgenfunction,
-    )
-    for body in (value, getattr(value, "__call__", None)):  # noqa: B004 - its code.
-        if any(each(body) for each in is_lazy):
-            raise jetsync.InvalidTypeError(
-                f"{name} must be a plain function, because none of the code of {value!r} would run",
-                argument=name,
-            )
+    jetsync.check_function(name, value)
     return value
 
 
